@@ -8,7 +8,6 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, MessageDropped
 from rocketmq_aio.consumer.push import concurrent
-from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import offsets
@@ -128,21 +127,6 @@ async def test_broadcasting_drops_a_failed_message() -> None:
 
     (event,) = env.events
     assert isinstance(event, MessageDropped)
-
-
-async def test_queues_take_turns_of_limited_length() -> None:
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue.queue_id)
-
-    async with WorkerEnv(handle, concurrency=1) as env:
-        env.pull(*range(100), queue_id=0)
-        env.pull(*range(100), queue_id=1)
-        await env.until_committable(100, 0)
-        await env.until_committable(100, 1)
-
-    assert seen.index(1) == TURN
 
 
 @pytest.mark.parametrize(

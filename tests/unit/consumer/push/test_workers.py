@@ -333,15 +333,34 @@ async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorker
         await env.until_committable(41)
 
 
-async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv) -> None:
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_queues_take_turns_of_limited_length(
+    worker_env: MakeWorkerEnv, *, orderly: bool
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue.queue_id)
+
+    async with worker_env(handle, concurrency=1, orderly=orderly) as env:
+        env.pull(*range(2 * TURN), queue_id=0)
+        env.pull(*range(2 * TURN), queue_id=1)
+        await env.until_committable(2 * TURN, 0)
+        await env.until_committable(2 * TURN, 1)
+
+    assert seen == [*[0] * TURN, *[1] * TURN] * 2
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv, *, orderly: bool) -> None:
     gate = Gate()
-    async with worker_env(gate, concurrency=1) as env:
+    async with worker_env(gate, concurrency=1, orderly=orderly) as env:
         env.pull(0, 1)
         await gate.reached.wait()
         env.service.suspended = True
         gate.open.set()
         await env.until_committable(1)
-        await until(lambda: not env.workers.busy, "the worker to rest")
+        await until(lambda: env.service.idle, "the worker to rest")
         assert gate.seen == [0]
 
         env.service.suspended = False
