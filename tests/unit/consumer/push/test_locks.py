@@ -572,6 +572,17 @@ async def test_a_queue_that_another_member_got_during_the_pause_is_lost_once(
         assert not member.locks.holds(A0)
 
 
+async def test_a_paused_queue_does_not_pause_other_queues_of_its_broker(
+    cluster: FakeCluster, member: Member
+) -> None:
+    member.losses.changed.add(A0)
+    async with paused(cluster, member):
+        await until(lambda: member.losses.compared > 0, "a comparison")
+
+        assert await member.locks.acquire([A1]) == {A1}
+        assert not member.locks.holds(A0)
+
+
 async def test_a_new_assignment_of_a_paused_queue_needs_no_comparison(
     cluster: FakeCluster, member: Member
 ) -> None:
