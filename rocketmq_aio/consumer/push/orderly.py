@@ -191,7 +191,7 @@ class OrderlyService(ConsumeService):
         reason, limit = reason_of(error), self._config.max_reconsume_times
         dead: list[DeadLetter] = []
         for message in failed:
-            if message.done or assigned.released:
+            if message.done:
                 continue  # a reset dropped it, or the next owner of the queue gets it
             log_failure(message, error, reason)
             if at_once or (limit is not None and message.reconsume_times >= limit):
@@ -221,7 +221,7 @@ class OrderlyService(ConsumeService):
         assert self._send_back is not None
         try:
             for message, reason in dead:
-                if message.done or assigned.released:
+                if message.done:
                     continue  # a reset dropped it, or the next owner of the queue gets it
                 try:
                     await self._send_back.dead_letter(message, reason)
@@ -234,8 +234,7 @@ class OrderlyService(ConsumeService):
                     assigned.mark_done(message)
         finally:
             self._end_batch(assigned, messages, failed, pause)
-            if not assigned.in_flight.suspended:
-                self._free(assigned.in_flight)
+            self.end_turn(assigned)
 
     def _finish_undecodable(
         self, assigned: DispatchQueue, messages: list[MessageExt], error: UndecodableError
@@ -245,8 +244,6 @@ class OrderlyService(ConsumeService):
         Returns dead letters, the pause before the rest, and how many messages failed.
         """
         failed = len(error.messages)
-        if assigned.released:
-            return [], 0.0, failed  # the next owner of the queue gets them
         policy = self._config.undecodable
         if policy == "retry":
             bad = {id(message) for message, _ in error.messages}
@@ -256,6 +253,8 @@ class OrderlyService(ConsumeService):
                 return [], 0.0, 0
         dead: list[DeadLetter] = []
         for message, fault in error.messages:
+            if message.done:
+                continue  # a reset dropped it, or the next owner of the queue gets it
             self._note_undecodable(message, fault)
             if policy == "retry":  # in place
                 dead += self._count_retries(assigned, [message], fault)

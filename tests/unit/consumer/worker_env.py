@@ -115,6 +115,10 @@ class WorkerEnv:
         assigned.release()
         return assigned
 
+    def reset(self) -> None:
+        """Let an administrator reset the offset of queue 0."""
+        self.queue().move(100)
+
     def pull(self, *offsets: int, queue_id: int = 0) -> DispatchQueue:
         """Let a pull bring these messages."""
         assigned = self.queue(queue_id)

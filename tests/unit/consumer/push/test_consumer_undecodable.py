@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -238,9 +239,10 @@ async def test_error_without_a_message_is_handled_like_any_other(cluster: FakeCl
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-async def test_undecodable_messages_of_a_released_queue_are_ignored(
-    policy: str, orderly: bool
+@pytest.mark.parametrize("policy", ["retry", "skip", "dead_letter"])
+@pytest.mark.parametrize("end", [WorkerEnv.revoke, WorkerEnv.reset], ids=["released", "reset"])
+async def test_undecodable_messages_of_a_queue_that_was_released_or_reset_are_ignored(
+    end: Callable[[WorkerEnv], object], policy: str, orderly: bool
 ) -> None:
     started, go = asyncio.Event(), asyncio.Event()
 
@@ -252,8 +254,7 @@ async def test_undecodable_messages_of_a_released_queue_are_ignored(
     async with WorkerEnv(handle, orderly=orderly, undecodable=policy) as env:
         assigned = env.pull(0)
         await started.wait()
-        assigned.drop()
-        assigned.release()
+        end(env)
         go.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 

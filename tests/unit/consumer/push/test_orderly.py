@@ -20,7 +20,7 @@ from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import messages, offsets
 from tests.unit.consumer.worker_env import FakeSendBack, Gate, WorkerEnv
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 
 class Watcher:
@@ -251,12 +251,13 @@ async def test_pause_after_a_failed_dead_letter_holds_no_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 3600.0)
-    handle = Watcher({0: 99})
+    handle = Watcher({0: 99}, SuspendQueue(0))
     async with WorkerEnv(handle, orderly=True, max_reconsume_times=0, concurrency=1) as env:
         env.send_back.down = 1
         assigned = env.pull(0, queue_id=0)
         env.pull(1, 2, queue_id=1)
         await env.until_committable(3, 1)
+        await settle()
 
         assert handle.of(0) == [0]
         assert assigned.committable == 0
@@ -307,6 +308,44 @@ async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
 
     assert send_back.dead == [0]
     assert handled[3:] == [(0, 1)]
+
+
+@pytest.mark.parametrize("end", [WorkerEnv.revoke, WorkerEnv.reset], ids=["revoked", "reset"])
+async def test_no_dead_letter_is_stored_after_its_queue_was_revoked_or_reset(
+    end: Callable[[WorkerEnv], object],
+) -> None:
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.ack_index = context.delay_level = -1
+
+    send_back = SlowDeadLetters()
+    async with WorkerEnv(
+        on_batch=handle, orderly=True, consume_batch_size=2, send_back=send_back
+    ) as env:
+        assigned = env.pull(0, 1)
+        await send_back.started.wait()
+        end(env)
+        send_back.go.set()
+        await until(lambda: not assigned.has_in_flight, "the end of the batch")
+
+    assert send_back.dead == [0]
+
+
+async def test_an_undecodable_message_is_retried_after_a_pause() -> None:
+    tries: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        if message.queue.queue_id == 0:
+            tries.append(message.queue_offset)
+            raise undecodable(message)
+
+    async with WorkerEnv(
+        handle, orderly=True, undecodable="retry", suspend_seconds=3600, concurrency=1
+    ) as env:
+        env.pull(0, 1, queue_id=0)
+        env.pull(0, 1, queue_id=1)
+        await env.until_committable(2, 1)
+
+    assert tries == [0]
 
 
 async def test_messages_behind_a_dead_letter_of_a_batch_keep_their_order() -> None:
