@@ -74,10 +74,10 @@ async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> No
     assert assigned.broker_id == 1
 
 
-async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv) -> None:
+async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv, pauses: list[float]) -> None:
     env.subscriptions.clear()
     env.begin()
-    await wait_all_tasks_blocked()
+    await until(lambda: len(pauses) > 2, "three looks")
 
     assert env.wire.pulls == []
 
@@ -223,14 +223,24 @@ async def test_a_seek_cancels_the_running_pull(env: PullerEnv) -> None:
     assert bodies(await env.polled(2)) == ["b", "c"]
 
 
-async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv) -> None:
-    env.put("a", "b", "c")
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_OFFSET_MOVED,
+    ],
+)
+async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv, code: int) -> None:
+    env.subscribe("wanted")
+    env.put("a", "b", "c", tag="wanted")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     answered = asyncio.Event()
 
     async def late(*_: object) -> Response:
         await answered.wait()
-        return found(3, records)
+        return found(3, records if code == ResponseCode.SUCCESS else b"", code)
 
     env.respond(late)
     assigned = env.begin()
