@@ -13,7 +13,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.consumer.pull_loop.puller import HELD_SECONDS
+from rocketmq_aio.consumer.pull_loop.puller import HELD_SECONDS, SHORT_HOLD_SECONDS
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
@@ -429,10 +429,14 @@ async def test_messages_of_a_topic_that_is_created_again_are_read(
     assert bodies(taken) == numbers(count)
 
 
-@pytest.mark.parametrize("seeks", [False, True], ids=["alone", "after a seek"])
+@pytest.mark.parametrize(
+    ("seeks", "held_seconds"),
+    [(False, 1.5 * HELD_SECONDS), (True, 1.5 * HELD_SECONDS), (False, 2 * SHORT_HOLD_SECONDS)],
+    ids=["alone", "after a seek", "soon"],
+)
 @pytest.mark.parametrize("count", [3, 5, 9], ids=["fewer", "as many", "more"])
 async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_beginning(
-    namesrv: str, topic: str, group: str, count: int, seeks: bool
+    namesrv: str, topic: str, group: str, count: int, seeks: bool, held_seconds: float
 ) -> None:
     """The client sees no failed pull, and the broker continues in the middle of the new log."""
     again = f"{topic}-again"
@@ -444,7 +448,7 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
         await polled(consumer, 5)
         if seeks:
             await consumer.seek_to_end(MessageQueue(again, "broker-a", 0))
-        await asyncio.sleep(1.5 * HELD_SECONDS)
+        await asyncio.sleep(held_seconds)
         await admin.topics.delete(again)
         await admin.topics.create(again, queues=1)
         await send(namesrv, again, new := [f"new {number}" for number in range(count)])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
@@ -59,7 +60,9 @@ Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
 # A pull that takes longer was held at the end of the queue.
 HELD_SECONDS: Final = 1.0
+SHORT_HOLD_SECONDS: Final = 0.01  # in which a topic is not deleted and created again
 # After this time without a pull, since the queue was paused or full, its log may be another one.
+# After short holds it is compared as often: they can end many times a second.
 UNCHECKED_SECONDS: Final = 5.0
 LEAST_EMPTY_SECONDS: Final = 0.1  # a response without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
@@ -212,7 +215,10 @@ class Puller(Generic[Q]):
         loop = asyncio.get_running_loop()
         if assigned.before_hold is None and loop.time() - assigned.last_pull >= UNCHECKED_SECONDS:
             assigned.before_hold = assigned.last_message
-        if assigned.before_hold is not None:
+        if (
+            assigned.before_hold is not None
+            and loop.time() - assigned.log_checked_at >= UNCHECKED_SECONDS
+        ):
             await self._check_hold(assigned)
         if assigned.last_message is None and assigned.needs_last_message and assigned.master:
             await self._note_last(assigned, assigned.master)
@@ -228,9 +234,11 @@ class Puller(Generic[Q]):
         if assigned.generation != generation:  # there was a seek in between
             self._note_reset(assigned.queue, command)
             return
-        held = loop.time() - started >= HELD_SECONDS
-        if held:
+        held_seconds = loop.time() - started
+        if held_seconds >= SHORT_HOLD_SECONDS and assigned.before_hold is None:
             assigned.before_hold = assigned.last_message
+        if held_seconds >= HELD_SECONDS:
+            assigned.log_checked_at = -inf
             assigned.needs_last_message |= address == assigned.master
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
@@ -316,6 +324,7 @@ class Puller(Generic[Q]):
             ):
                 return
         assigned.before_hold = None
+        assigned.log_checked_at = asyncio.get_running_loop().time()
 
     async def _note_last(self, assigned: Q, master: str) -> None:
         """Note the message before the position, for `_check_hold`: the queue has read none."""

@@ -73,9 +73,10 @@ class QueueState:
     last_message: LastMessage | None = None
     # If no message was pulled yet: the one before the position is still to be read.
     needs_last_message: bool = True
-    # The last message before a pull that the broker held, or a pause: meanwhile the topic may have
-    # been deleted and created again.
+    # The last message before the first pull that the broker held, or a pause, since the log was
+    # compared: meanwhile the topic may have been deleted and created again.
     before_hold: LastMessage | None = None
+    log_checked_at: float = -inf  # by the event loop's clock
     # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
     filtered_from: int = UNKNOWN
     # A replica ended before the position: what it has there later is of another log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import Final
@@ -427,6 +428,7 @@ def create_again(env: PullerEnv) -> None:
 def always_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each pull count as held."""
     monkeypatch.setattr(puller_module, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(puller_module, "SHORT_HOLD_SECONDS", 0.0)
 
 
 async def check_read_again_while_held(env: PullerEnv, count: int) -> None:
@@ -609,6 +611,30 @@ async def test_a_topic_created_again_after_a_seek_is_read_from_its_beginning(
         taken += bodies(await env.polled(1))
 
     assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["first hold", "soon after a check"])
+async def test_a_topic_created_again_during_a_short_pull_is_read_from_its_beginning(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    """Its new log may be longer than the old one before the pull ends."""
+    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.1)
+    env = make_env()
+    env.put("a", "b")
+    env.begin()
+    assert bodies(await env.polled(2)) == ["a", "b"]
+    await asyncio.sleep(2 * puller_module.SHORT_HOLD_SECONDS if checked else 0)
+    env.put("c")
+    assert bodies(await env.polled(1)) == ["c"]
+    await asyncio.sleep(2 * puller_module.SHORT_HOLD_SECONDS)
+    create_again(env)
+    env.put("d", "e", "f", "g")
+    taken: list[str] = []
+    while not {"d", "e", "f", "g"} <= set(taken):
+        taken += bodies(await env.polled(1))
+        env.put(f"later {len(taken)}")
+
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
