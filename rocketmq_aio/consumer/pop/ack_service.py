@@ -95,10 +95,10 @@ class AckService:
         for message in messages:
             if message in failed:
                 continue
-            if not message.is_expired(now):  # else later calls raise, too
-                message.ack_state = AckState.ACKED
-            if reason := _invalid_reason(message, now):
+            if reason := _invalid_reason(message, now):  # it stays held: later calls raise, too
                 lost[message] = ReceiptError(message.message_id, reason)
+            else:
+                message.ack_state = AckState.ACKED
 
     async def _ack_with_retries(
         self, messages: Sequence[PoppedMessage]

@@ -272,6 +272,21 @@ async def test_each_ack_after_the_invisible_time_raises(cluster: FakeCluster) ->
             await consumer.retry(message)
 
 
+async def test_each_ack_after_a_change_whose_response_was_lost_raises(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        cluster.faults.drop("change_invisible")
+        shorten_next_timeout(consumer.client, CHANGE)
+        with pytest.raises(TimeoutError):
+            await consumer.change_invisible(message, 60)
+        for _ in range(2):
+            with pytest.raises(AckError, match="response to a change"):
+                await consumer.ack(message)
+        with pytest.raises(ReceiptError, match="response to a change"):
+            await consumer.retry(message)
+
+
 async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_batch(
     cluster: FakeCluster,
 ) -> None:
