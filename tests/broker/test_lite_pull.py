@@ -13,7 +13,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.consumer.pull_loop.puller import HELD_SECONDS, SHORT_HOLD_SECONDS
+from rocketmq_aio.consumer.pull_loop.log_comparison import HELD_SECONDS, SHORT_HOLD_SECONDS
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster

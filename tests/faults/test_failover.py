@@ -307,7 +307,7 @@ async def test_a_bounded_number_of_messages_that_did_not_match_is_read_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter may have excluded all messages of days."""
-    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.RESCANNED_OFFSETS", 2)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.log_comparison.RESCANNED_OFFSETS", 2)
     async with consuming(cluster, "wanted", commit_interval_seconds=0.02) as consumer:
         put(cluster, "a", tag="wanted")
         put(cluster, *"bcd", tag="other")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
@@ -20,7 +18,8 @@ from rocketmq_aio.consumer.common.events import (
     QueueHeld,
 )
 from rocketmq_aio.consumer.pull_loop.flow_control import FlowControl
-from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, stored_by
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck
+from rocketmq_aio.consumer.pull_loop.log_comparison import LogComparison
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pull_loop.pull_request import (
     PullRequest,
@@ -36,7 +35,6 @@ from rocketmq_aio.errors import (
     BusyError,
     CodecError,
     NotConnectedError,
-    OffsetIllegalError,
     PermissionDeniedError,
     RocketMQError,
     SubscriptionError,
@@ -47,7 +45,6 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
@@ -58,12 +55,6 @@ logger = get_logger(__name__)
 Q = TypeVar("Q", bound=QueueState)
 Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
-# A pull that takes longer was held at the end of the queue.
-HELD_SECONDS: Final = 1.0
-SHORT_HOLD_SECONDS: Final = 0.01  # in which a topic is not deleted and created again
-# After this time without a pull, since the queue was paused or full, its log may be another one.
-# After short holds it is compared as often: they can end many times a second.
-UNCHECKED_SECONDS: Final = 5.0
 LEAST_EMPTY_SECONDS: Final = 0.1  # a response without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
@@ -71,10 +62,6 @@ HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any q
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
 CUT_OFF_SECONDS: Final = 10.0  # without a response; brokers may have dropped this member
-# How much is pulled again if the log of a master may have other messages at offsets that were
-# filtered out: more than a replica lacks, but not all messages since the last one that matched.
-RESCANNED_OFFSETS: Final = 16_384
-LOG_DIFFERS: Final = "the log of the master differs from this offset on"
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
@@ -123,6 +110,12 @@ class Puller(Generic[Q]):
         self._log_check = LogCheck(
             context.instance, context.group, lite=lite, on_reset=self._note_reset
         )
+        self._logs = LogComparison(
+            context.instance,
+            self._log_check,
+            correct=self._correct,
+            on_recovered=owner.on_recovered,
+        )
         self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
@@ -163,7 +156,7 @@ class Puller(Generic[Q]):
         if assigned.failing_since is None:
             return
         master = self._instance.routes.named_master(assigned.queue)
-        if master is None or not self._connection_to(master):
+        if master is None or not self._instance.remoting.is_connected(master):
             assigned.failing_since = asyncio.get_running_loop().time()
             return
         assigned.failing_since = None
@@ -205,23 +198,11 @@ class Puller(Generic[Q]):
             assigned.fail_start(error)
             self._on_messages(assigned)
 
-    async def _pull(self, assigned: Q) -> None:  # noqa: C901 - flat: it runs for every pull
-        routes = self._instance.routes
+    async def _pull(self, assigned: Q) -> None:
+        routes, loop = self._instance.routes, asyncio.get_running_loop()
+        master = routes.replicas_of(assigned.queue).get(MASTER_ID)
+        await self._logs.before_pull(assigned, master, loop.time())
         replicas = routes.replicas_of(assigned.queue)
-        master = replicas.get(MASTER_ID)
-        if master is not None and not self._is_followed(assigned, master):
-            await self._follow_master(assigned, master)
-            replicas = routes.replicas_of(assigned.queue)
-        loop = asyncio.get_running_loop()
-        if assigned.before_hold is None and loop.time() - assigned.last_pull >= UNCHECKED_SECONDS:
-            assigned.before_hold = assigned.last_message
-        if (
-            assigned.before_hold is not None
-            and loop.time() - assigned.log_checked_at >= UNCHECKED_SECONDS
-        ):
-            await self._check_hold(assigned)
-        if assigned.last_message is None and assigned.needs_last_message and assigned.master:
-            await self._note_last(assigned, assigned.master)
         assigned.last_pull = started = loop.time()
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
@@ -234,12 +215,7 @@ class Puller(Generic[Q]):
         if assigned.generation != generation:  # there was a seek in between
             self._note_reset(assigned.queue, command)
             return
-        held_seconds = loop.time() - started
-        if held_seconds >= SHORT_HOLD_SECONDS and assigned.before_hold is None:
-            assigned.before_hold = assigned.last_message
-        if held_seconds >= HELD_SECONDS:
-            assigned.log_checked_at = -inf
-            assigned.needs_last_message |= address == assigned.master
+        self._logs.after_pull(assigned, address, loop.time() - started)
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -254,108 +230,6 @@ class Puller(Generic[Q]):
             pause = max(pause, LEAST_EMPTY_SECONDS - (loop.time() - started))
         if pause > 0:
             await anyio.sleep(pause)
-
-    def _is_followed(self, assigned: Q, master: str) -> bool:
-        """Whether the log of *master* is compared with what was pulled, or need not be now.
-
-        Over another connection it is compared again: a machine that restarts may have lost its
-        last messages, and stored others since.
-        """
-        if master != assigned.master:
-            return False
-        number = self._connection_to(master)
-        return assigned.broker_id != MASTER_ID or 0 != number == assigned.connection
-
-    def _connection_to(self, address: str) -> int:
-        """Return the number of the connection to *address*; 0: there is none now."""
-        instance = self._instance
-        connected = instance.remoting.is_connected(address)
-        return instance.connection_number(address) if connected else 0
-
-    async def _follow_master(self, assigned: Q, master: str) -> None:
-        """Compare the log of *master* with what was pulled, and commit again."""
-        if assigned.master is not None:
-            if not await self._check_log(assigned, master):
-                return
-            self._owner.on_recovered(assigned)
-        assigned.master, assigned.connection = master, self._connection_to(master)
-        assigned.replica_ended = False
-
-    def _may_be_new_master(self, assigned: Q, address: str) -> bool:
-        """Whether a replica may have become the master, with another log, and no route says so."""
-        master = self._instance.routes.named_master(assigned.queue)
-        return master != address and (master is None or not self._connection_to(master))
-
-    async def _check_log(self, assigned: Q, master: str) -> bool:
-        """Return False if the position changed meanwhile, so that the result does not apply."""
-        generation = assigned.generation
-        differs_at = await self._first_difference(assigned, master)
-        if assigned.generation != generation:
-            return False
-        if differs_at is None:
-            return True
-        if _was_filtered(assigned, differs_at):
-            assigned.rescan(differs_at)
-            return True
-        is_behind = differs_at < assigned.next_offset
-        if is_behind and not await self._follow_log(assigned, master, differs_at):
-            return False
-        assigned.forget_log()  # it has another one at its offset
-        return True
-
-    async def _check_hold(self, assigned: Q) -> None:
-        """Move the position if the topic was created again during a held pull, or a pause.
-
-        Its log may be as long as the former one by now: no response shows that.
-        """
-        queue, generation = assigned.queue, assigned.generation
-        master = self._instance.routes.named_master(queue)
-        last = None if is_logical(queue) else stored_by(queue, assigned.before_hold)
-        if last is not None and master is not None and master == assigned.master:
-            differs_at = None
-            if not await self._log_check.is_same(queue, last):
-                differs_at = await self._log_check.first_difference(queue, master, last)
-            if assigned.generation != generation:
-                return
-            if (
-                differs_at is not None
-                and differs_at <= last.offset
-                and not await self._follow_log(assigned, master, differs_at)
-            ):
-                return
-        assigned.before_hold = None
-        assigned.log_checked_at = asyncio.get_running_loop().time()
-
-    async def _note_last(self, assigned: Q, master: str) -> None:
-        """Note the message before the position, for `_check_hold`: the queue has read none."""
-        generation, offset = assigned.generation, assigned.next_offset - 1
-        assigned.needs_last_message = False
-        if offset < 0 or is_logical(assigned.queue):
-            return
-        with suppress(RocketMQError):  # the pull that follows reports failures
-            message = await self._log_check.message_at(assigned.queue, master, offset)
-            if assigned.generation == generation:
-                assigned.last_message = message
-
-    async def _follow_log(self, assigned: Q, master: str, differs_at: int) -> bool:
-        """Correct the position to the first offset that differs; returns as `_correct`."""
-        error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
-        return await self._correct(assigned, error, assigned.next_offset, differs_at)
-
-    async def _first_difference(self, assigned: Q, address: str) -> int | None:
-        """Return the first offset that may differ at *address* from what was pulled, or None.
-
-        The messages after the last one that was pulled are unknown: they were filtered out.
-        """
-        last = stored_by(assigned.queue, assigned.last_message)
-        if last is None or is_logical(assigned.queue):
-            return None
-        differs_at = await self._log_check.first_difference(assigned.queue, address, last)
-        if differs_at is None or differs_at <= last.offset:
-            return differs_at
-        if assigned.filtered_from == UNKNOWN:
-            return None
-        return max(assigned.filtered_from, assigned.next_offset - RESCANNED_OFFSETS)
 
     def _other_replica(self, assigned: Q) -> str:
         """Return the address of a replica instead of the suggested one, which no route names."""
@@ -441,7 +315,7 @@ class Puller(Generic[Q]):
     ) -> None:
         response = read_response(command)
         generation = assigned.generation
-        await self._verify_log(assigned, response, address)
+        await self._logs.verify(assigned, response, address)
         position = assigned.generation, assigned.next_offset
         if position != (generation, offset) or assigned.failure is not None:
             return
@@ -475,24 +349,6 @@ class Puller(Generic[Q]):
         self._owner.on_pulled(assigned, len(messages), next_offset - offset)
         if messages:
             self._on_messages(assigned)
-
-    async def _verify_log(self, assigned: Q, response: PullMessageResponse, address: str) -> None:
-        """Move the position if *response* shows that the log is another one.
-
-        :raises NotConnectedError: it may be from a new master that no route names yet
-        """
-        if address == assigned.master:
-            least, most = assigned.bounds
-            is_shorter = response.min_offset < least or response.max_offset < most
-            # No log does that: the topic was deleted and created again between two pulls.
-            if is_shorter and not await self._check_log(assigned, address):
-                return  # the next response is checked again
-            assigned.bounds = response.min_offset, response.max_offset
-        elif self._may_be_new_master(assigned, address):
-            differs_at = await self._first_difference(assigned, address)
-            differs = differs_at is not None and not _was_filtered(assigned, differs_at)
-            if differs or assigned.replica_ended:
-                raise NotConnectedError(address, LOG_DIFFERS)
 
     def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Run the filter hooks and set the codec."""
@@ -559,11 +415,11 @@ class Puller(Generic[Q]):
             # The log ends before the offset: it lost messages, or the topic was created again, and
             # the broker's correction may be behind messages that were stored since.
             generation = assigned.generation
-            differs_at = await self._first_difference(assigned, address)
+            differs_at = await self._logs.first_difference(assigned, address)
             if assigned.generation != generation:
                 return
             if differs_at is not None:
-                filtered = _was_filtered(assigned, differs_at)
+                filtered = assigned.was_filtered(differs_at)
                 corrected = min(corrected, differs_at) if filtered else differs_at
         await self._correct(assigned, broker_error(command, address), requested, corrected)
 
@@ -653,8 +509,3 @@ def _sees_all(assigned: QueueState, subscription: Subscription, address: str) ->
     """Whether the master at *address* returns every message; a static topic skips offsets."""
     is_filtered = subscription.is_sql or subscription.tags
     return not is_filtered and address == assigned.master and not is_logical(assigned.queue)
-
-
-def _was_filtered(assigned: QueueState, offset: int) -> bool:
-    """Whether all messages from *offset* on were filtered out."""
-    return UNKNOWN != assigned.filtered_from <= offset

@@ -183,6 +183,10 @@ class QueueState:
         if self.master is not None:
             self.master = ""
 
+    def was_filtered(self, offset: int) -> bool:
+        """Whether all messages from *offset* on were filtered out."""
+        return UNKNOWN != self.filtered_from <= offset
+
     def forget_log(self) -> None:
         """Compare no log with what was pulled before."""
         self.last_message = self.before_hold = None

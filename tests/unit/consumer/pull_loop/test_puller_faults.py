@@ -12,7 +12,7 @@ from anyio import wait_all_tasks_blocked
 from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
-from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
+from rocketmq_aio.consumer.pull_loop import flow_control, log_comparison, puller as puller_module
 from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, StoredAt
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState, Start
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -427,8 +427,8 @@ def create_again(env: PullerEnv) -> None:
 @pytest.fixture
 def always_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each pull count as held."""
-    monkeypatch.setattr(puller_module, "HELD_SECONDS", 0.0)
-    monkeypatch.setattr(puller_module, "SHORT_HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(log_comparison, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(log_comparison, "SHORT_HOLD_SECONDS", 0.0)
 
 
 async def check_read_again_while_held(env: PullerEnv, count: int) -> None:
@@ -527,7 +527,7 @@ async def test_a_new_expression_does_not_prevent_the_check_after_a_held_pull(
 async def test_a_topic_created_again_while_a_queue_is_paused_is_read_from_its_beginning(
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.0)
+    monkeypatch.setattr(log_comparison, "UNCHECKED_SECONDS", 0.0)
     env.put("a", "b", "c")
     assigned = env.begin()
     await env.polled(3)
@@ -548,7 +548,7 @@ async def test_a_topic_created_again_while_a_queue_is_paused_is_read_from_its_be
 async def test_a_queue_that_is_held_before_a_pull_keeps_its_position(
     make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.0)
+    monkeypatch.setattr(log_comparison, "UNCHECKED_SECONDS", 0.0)
     env = make_env(offset_illegal="error")
     env.subscribe("wanted")
     env.put("a", "b", "c", tag="wanted")
@@ -619,15 +619,15 @@ async def test_a_topic_created_again_during_a_short_pull_is_read_from_its_beginn
     make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, checked: bool
 ) -> None:
     """Its new log may be longer than the old one before the pull ends."""
-    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.1)
+    monkeypatch.setattr(log_comparison, "UNCHECKED_SECONDS", 0.1)
     env = make_env()
     env.put("a", "b")
     env.begin()
     assert bodies(await env.polled(2)) == ["a", "b"]
-    await asyncio.sleep(2 * puller_module.SHORT_HOLD_SECONDS if checked else 0)
+    await asyncio.sleep(2 * log_comparison.SHORT_HOLD_SECONDS if checked else 0)
     env.put("c")
     assert bodies(await env.polled(1)) == ["c"]
-    await asyncio.sleep(2 * puller_module.SHORT_HOLD_SECONDS)
+    await asyncio.sleep(2 * log_comparison.SHORT_HOLD_SECONDS)
     create_again(env)
     env.put("d", "e", "f", "g")
     taken: list[str] = []
