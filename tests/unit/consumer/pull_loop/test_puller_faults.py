@@ -638,6 +638,19 @@ async def test_a_topic_created_again_during_a_short_pull_is_read_from_its_beginn
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
+async def test_a_log_is_compared_once_in_a_while_however_many_short_pulls_end(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_comparison, "SHORT_HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(log_comparison, "UNCHECKED_SECONDS", 3600.0)
+    env.begin()
+    for number in range(10):
+        env.put(f"{number}")
+        assert bodies(await env.polled(1)) == [f"{number}"]
+
+    assert env.wire.queries == 1
+
+
 @pytest.mark.parametrize(
     "error", [BrokerError(1, "damaged", ADDRESS), RequestTimeoutError(ADDRESS, 11, 3.0)]
 )
