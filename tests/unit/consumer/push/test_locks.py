@@ -272,6 +272,45 @@ async def test_a_lease_that_ended_before_the_answer_came_stays_lost(
         assert member.lost == [A0]
 
 
+async def test_a_lease_that_ends_during_its_renewal_pauses_its_queue_before_the_next_look(
+    cluster: FakeCluster, member: Member
+) -> None:
+    """Meanwhile workers may have found that the queue was not held."""
+    member.losses.assigned.add(A0)
+    await member.locks.acquire([A0])
+    member.clock.now += INTERVAL
+    held = cluster.faults.hold("lock", broker="broker-a")
+    renewal = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    member.clock.now += LEASE - INTERVAL
+    held.release()
+    await renewal
+
+    assert not member.locks.holds(A0)
+    assert member.lost == [A0]
+
+
+async def test_a_broker_that_was_connected_at_the_first_look_gets_requests_at_once(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.connect(cluster.broker.address)
+    async with member.renewing():
+        await until(lambda: member.locks._looked, "the first look")
+
+        assert await member.locks.acquire([A0]) == {A0}
+
+
+async def test_a_broker_that_was_not_connected_at_the_first_look_gets_no_requests_yet(
+    cluster: FakeCluster, member: Member
+) -> None:
+    """It may have been away, and owners come first."""
+    async with member.renewing():
+        await until(lambda: member.locks._looked, "the first look")
+
+        assert await member.locks.acquire([A0]) == frozenset()
+        assert cluster.broker.requests_of(LOCK) == []
+
+
 async def test_a_renewal_under_way_does_not_outlast_a_release(
     cluster: FakeCluster, member: Member
 ) -> None:

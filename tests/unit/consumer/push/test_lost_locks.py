@@ -117,6 +117,7 @@ async def test_a_queue_whose_offset_cannot_be_read_waits(owner: Owner) -> None:
     owner.store.before_read = fail
 
     assert await owner.lost.unchanged([A, B]) == [A]
+    await asyncio.sleep(0)  # revocations run in a task
     owner.store.before_read = None
     assert await owner.lost.unchanged([B]) == [B]
     assert owner.revoked == []
@@ -149,6 +150,13 @@ async def test_a_queue_that_is_assigned_anew_during_the_comparison_is_left_alone
     assert await owner.lost.unchanged([A]) == []
     await asyncio.sleep(0)
     assert owner.revoked == []
+
+
+async def test_a_queue_that_is_no_longer_assigned_is_not_compared(owner: Owner) -> None:
+    """It is revoked, and its lock will be released."""
+    del owner.table[A]
+
+    assert await owner.lost.unchanged([A, B]) == [B]
 
 
 async def test_a_queue_that_is_lost_again_during_the_comparison_is_compared_again(
