@@ -313,10 +313,9 @@ class QueueLocks:
             logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
         else:
             for queue in queues:
-                if (until := self._late_locks.get(queue)) is None:
+                # Else unlock again: the broker may execute that lock after this unlock.
+                if queue not in self._late_locks:
                     self._not_unlocked.pop(queue, None)
-                else:  # unlock again: the broker may execute that lock after this unlock
-                    self._not_unlocked[queue] = until
 
     async def _request(
         self,

@@ -11,10 +11,12 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.push import locks as locks_module
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.faults import HeldResponses
-from rocketmq_aio.embedded.responses import Close, Response
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lock_members import GROUP, INTERVAL, OFTEN, Member, give_away, joined
@@ -536,6 +538,30 @@ async def test_a_lock_that_is_executed_after_its_unlock_is_unlocked_again(
         await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
         member.clock.now += LATE_SECONDS
         await until(lambda: not member.locks._not_unlocked, "the end")
+
+
+async def test_a_lock_that_is_executed_after_the_unlock_of_a_close_is_unlocked_again(
+    cluster: FakeCluster, member: Member
+) -> None:
+    broker = cluster.broker
+    held = cluster.faults.hold("lock", executed=False, broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    await cancelled(acquiring)
+    owners: list[str | None] = []
+
+    async def respond_after_the_lock(command: Command, connection: ServerConnection) -> Outcome:
+        outcome = await broker.execute(command, connection)
+        held.release()
+        await until(lambda: broker.locks.owner(GROUP, A0) is not None, "the lock")
+        owners.append(broker.locks.owner(GROUP, A0))
+        return outcome
+
+    cluster.faults.handle("unlock", respond_after_the_lock, broker="broker-a")
+    await member.locks.release_rest(set(), ended=True)
+
+    assert owners == [member.client_id]
+    assert broker.locks.owner(GROUP, A0) is None
 
 
 async def test_an_unlock_is_repeated_until_the_broker_has_expired_the_lock(
