@@ -95,11 +95,10 @@ class Workers:
         self._timeout = config.consume_timeout_seconds
         self._stuck = config.stuck_seconds
         self._workers: dict[int, Worker] = {}
-        self._variables = copy_context()  # of new workers: without those that handlers set
         self._timer: asyncio.TimerHandle | None = None  # while a worker serves a queue
 
     def start(self) -> None:
-        self._variables = copy_context()
+        self._variables = copy_context()  # of all workers: without those that handlers set
         self._start_worker()
 
     def resize(self, size: int) -> None:

@@ -111,7 +111,7 @@ async def test_workers_are_started_when_all_others_are_busy(worker_env: MakeWork
 
 
 async def test_a_new_worker_has_no_context_variables_of_handlers() -> None:
-    user: ContextVar[str] = ContextVar("user", default="nobody")
+    user: ContextVar[str] = ContextVar("user", default="unset")
     seen: list[str] = []
     go = asyncio.Event()
 
@@ -121,7 +121,9 @@ async def test_a_new_worker_has_no_context_variables_of_handlers() -> None:
         if message.queue_offset:
             await go.wait()
 
-    async with WorkerEnv(handle, concurrency=3) as env:
+    made = WorkerEnv(handle, concurrency=3)
+    user.set("nobody")  # before the start
+    async with made as env:
         env.pull(0)
         await env.until_committable(1)
         env.pull(1, 2, 3)
@@ -349,6 +351,19 @@ async def test_queues_take_turns_of_limited_length(
         await env.until_committable(2 * TURN, 1)
 
     assert seen == [*[0] * TURN, *[1] * TURN] * 2
+
+
+async def test_idle_surplus_workers_are_not_woken_for_messages(worker_env: MakeWorkerEnv) -> None:
+    gate = Gate()
+    async with worker_env(gate, concurrency=4) as env:
+        env.pull(*range(4))
+        await until(lambda: len(gate.seen) == 4, "four handlers")
+        gate.open.set()
+        await until(lambda: len(env.service.idle) == 4, "idle workers")
+        env.workers.resize(1)
+        for offset in range(4, 8):
+            env.pull(offset)
+            await env.until_committable(offset + 1)
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
