@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from itertools import pairwise
 from time import monotonic
 from traceback import extract_tb
 from typing import cast
@@ -402,6 +403,23 @@ async def test_a_handler_that_suspends_its_consumer_is_not_called_again(
         await env.until_committable(5)
 
 
+async def test_a_handler_that_loses_the_lock_of_its_queue_is_not_called_again(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 1:
+            env.lost.add(message.queue)
+
+    async with worker_env(handle, orderly=True) as env:
+        env.pull(*range(5))
+        await env.until_committable(2)
+
+    assert seen == [0, 1]
+
+
 async def test_a_surplus_worker_ends_after_the_handler_that_resizes(
     worker_env: MakeWorkerEnv,
 ) -> None:
@@ -428,6 +446,7 @@ async def test_messages_before_one_that_waits_are_committable(worker_env: MakeWo
         await gate.reached.wait()
 
         assert assigned.committable == 3
+        assert assigned.has_in_flight  # a hand-over waits for it
         assert [each.queue_offset for each in env.workers.messages_in_flight()] == [3]
 
         gate.open.set()
@@ -528,25 +547,20 @@ async def test_a_handler_may_return_any_awaitable() -> None:
 
 
 async def test_handlers_that_never_wait_yield_to_the_event_loop(worker_env: MakeWorkerEnv) -> None:
-    count, at_last_turn, longest = 0, 0, 0
+    count, counts = 0, [0]
 
     async def handle(_: MessageExt) -> None:
         nonlocal count
         count += 1
 
-    async def others() -> None:
-        nonlocal at_last_turn, longest
-        while count < 1000:
-            longest = max(longest, count - at_last_turn)
-            at_last_turn = count
-            await asyncio.sleep(0)
-
     async with worker_env(handle, concurrency=1) as env:
         env.pull(*range(1000))
-        await others()
+        while count < 1000:
+            await asyncio.sleep(0)
+            counts.append(count)
         await env.until_committable(1000)
 
-    assert longest <= TURN
+    assert max(after - before for before, after in pairwise(counts)) <= TURN
 
 
 async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) -> None:
