@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.pull_loop import log_comparison
-from rocketmq_aio.consumer.pull_loop.log_check import LogCheck
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, StoredAt
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState, Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
@@ -58,10 +58,10 @@ async def check_read_again(env: PullerEnv, count: int) -> None:
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
-async def check_read_again_while_held(env: PullerEnv, count: int) -> None:
-    env.put("a", "b", "c")
+async def check_read_again_while_held(env: PullerEnv, count: int, before: int = 3) -> None:
+    env.put(*map(str, range(before)))
     env.begin()
-    await env.polled(3)
+    await env.polled(before)
     await env.pulled(2)
     await check_read_again(env, count)
 
@@ -86,6 +86,42 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
     env = make_env()
     env.wire.query_error = error
     await check_read_again_while_held(env, count)
+
+
+@pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("count", [1, 2], ids=["as many", "more"])
+async def test_a_topic_created_again_after_its_first_message_is_read_from_its_beginning(
+    env: PullerEnv, count: int
+) -> None:
+    await check_read_again_while_held(env, count, before=1)
+
+
+@pytest.mark.usefixtures("always_held")
+async def test_a_seek_during_the_check_after_a_held_pull_wins(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[StoredAt] = []
+
+    async def is_same(*_: object) -> bool:
+        return False
+
+    async def first_difference(_: object, __: str, last: StoredAt) -> int:
+        checks.append(last)
+        if len(checks) > 1:
+            return last.offset + 1  # it is the same
+        assigned.seek(4)
+        return 0
+
+    env.put("0", "1", "2")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    monkeypatch.setattr(env.puller._log_check, "is_same", is_same)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.put("3", "4")
+
+    assert bodies(await env.polled(1)) == ["4"]
+    assert env.events == []
 
 
 @pytest.mark.usefixtures("always_held")
