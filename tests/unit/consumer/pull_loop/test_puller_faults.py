@@ -473,6 +473,39 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("differs", [False, True], ids=["same log", "another log"])
+async def test_a_replica_is_read_while_its_master_is_away_unless_its_log_differs(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch, differs: bool
+) -> None:
+    async def first_difference(_: object, address: str, last: StoredAt) -> int:
+        if address != REPLICA:
+            raise NotConnectedError(address, "it does not run")
+        return last.offset if differs else last.offset + 1
+
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    suggest_replica(env)
+    env.put("b")
+    record = env.broker.messages("orders", 0)[1].record
+    env.respond(Response(0, {**found(2).ext, "suggestWhichBrokerId": "1"}, record))
+    env.wire.down.add(ADDRESS)
+    assigned = env.begin()
+    await until(lambda: assigned.next_offset == 2 or env.events, "a response of the replica")
+
+    assert env.wire.addressed[:2] == [ADDRESS, REPLICA]
+    assert (assigned.next_offset, bool(env.events)) == ((1, True) if differs else (2, False))
+
+
+async def test_an_empty_queue_is_committed_again_at_a_new_master(env: PullerEnv) -> None:
+    assigned = env.begin()
+    await env.pulled(1)
+    env.instance.addresses[MASTER_ID] = REPLICA
+    assigned.interrupt()
+    await env.pulled(2)
+
+    assert env.recovered == [assigned]
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_no_position_moves_back_to_the_end_of_a_replica_without_a_master(
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
