@@ -250,6 +250,7 @@ async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv, code: int
 
     assert bodies(await env.polled(1)) == ["c"]
     assert env.cache.count == 0
+    assert env.resets == []
 
 
 @pytest.mark.usefixtures("impatient")

@@ -245,14 +245,33 @@ async def test_pulling_continues_after_malformed_responses(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_answer_with_an_earlier_next_offset_is_an_error(env: PullerEnv) -> None:
+@pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND])
+async def test_an_answer_with_an_earlier_next_offset_moves_no_position_back(
+    env: PullerEnv, code: int
+) -> None:
     env.put(*map(str, range(5)))
     env.starts.found = Start(4)
-    env.respond(found(2))
+    env.respond(found(2, code=code))
     assigned = env.begin()
 
     assert bodies(await env.polled(1)) == ["4"]
     assert assigned.committable >= 4
+
+
+@pytest.mark.parametrize(
+    ("code", "looked_up"),
+    [(ResponseCode.PULL_NOT_FOUND, []), (ResponseCode.PULL_RETRY_IMMEDIATELY, ["orders"])],
+    ids=["end", "slave"],
+)
+async def test_the_route_is_looked_up_if_the_master_responds_as_a_slave(
+    env: PullerEnv, code: int, looked_up: list[str]
+) -> None:
+    """Otherwise the queue would wait for the regular refresh to find its new master."""
+    env.respond(found(0, code=code))
+    env.begin()
+    await env.pulled(2)
+
+    assert env.wire.invalidated == looked_up
 
 
 AT_ONCE = (
