@@ -15,6 +15,7 @@ class BrokerClock:
 
     def __init__(self) -> None:
         self._lag: float | None = None
+        self._slack = 0.0  # the shortest time of a response: the lag is too large by up to this
         self._measured_at = 0.0
 
     def forget(self) -> None:
@@ -29,8 +30,9 @@ class BrokerClock:
         """Note a response stamped *broker_ms* that came *now*; return its maximum age."""
         lag, longest = now - broker_ms / 1000, now - requested_at
         known = self._lag
+        slack = self._slack = longest if known is None else min(self._slack, longest)
         # No response is older than its request, unless a clock was set.
-        age = longest if known is None else min(max(0.0, lag - known), longest)
+        age = longest if known is None else min(max(0.0, lag - known) + slack, longest)
         is_stale = now - self._measured_at > STALE_SECONDS
         if known is None or lag < known or lag - known > longest or is_stale:
             self._lag, self._measured_at = lag, now

@@ -35,7 +35,13 @@ def test_first_response_may_be_as_old_as_its_request() -> None:
 def test_age_of_a_held_response_follows_its_stamp() -> None:
     _, ages = clock_of((0.0, 0.05, 0.1), (1.0, 9.95, 10.0), (10.0, 10.1, 10.5))
 
-    assert ages == [0.1, 0.0, 0.35]
+    assert ages == [0.1, 0.1, 0.45]
+
+
+def test_age_includes_the_time_of_the_response_that_set_the_clock() -> None:
+    _, ages = clock_of((0.0, 0.0, 2.9), (3.0, 3.0, 5.9), (6.0, 6.0, 6.1), (7.0, 7.0, 9.9))
+
+    assert ages == [2.9, 2.9, 0.1, 2.9]
 
 
 def test_fastest_response_sets_the_clock() -> None:
