@@ -532,6 +532,20 @@ async def test_round_overtaken_by_a_new_topic_is_incomplete(
     running.cancel()
 
 
+async def test_a_complete_assignment_is_incomplete_after_a_new_topic(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.queues["invoices"] = 2
+    running = asyncio.create_task(group.rebalancer.run())
+    await group.rebalancer.wait_until_complete()
+    group.topics = ["orders", "invoices"]
+    group.rebalancer.expect_more()
+
+    await asyncio.wait_for(group.rebalancer.wait_until_complete(), 15)
+    assert set(group.decided) == {"orders", "invoices"}
+    running.cancel()
+
+
 async def test_waiters_return_when_all_topics_are_complete(group: GroupEnv) -> None:
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
