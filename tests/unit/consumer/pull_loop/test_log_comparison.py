@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
@@ -369,20 +369,47 @@ async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_m
     assert compared == [REPLICA, REPLICA]
 
 
-async def test_a_log_that_became_shorter_is_compared_again_when_the_position_changed_meanwhile(
-    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def shorter(command: Command, connection: ServerConnection) -> Outcome:
+def shorter(env: PullerEnv) -> Callable[[Command, ServerConnection], Awaitable[Outcome]]:
+    """Return a handler of pulls whose responses are those of a log that became shorter."""
+
+    async def respond(command: Command, connection: ServerConnection) -> Outcome:
         response = await env.broker.execute(command, connection)
         assert isinstance(response, Response)
         return replace(response, ext={**response.ext, "maxOffset": "0"})
 
+    return respond
+
+
+async def test_filtered_messages_are_pulled_again_from_a_log_that_became_shorter(
+    env: PullerEnv,
+) -> None:
+    """At their offsets it may have other messages, which match."""
+    env.subscribe("wanted")
+    env.put("a", tag="wanted")
+    env.put("0", "1", "2", "3", tag="other")
+    assigned = env.begin()
+    await env.polled(1)
+    await until(lambda: assigned.next_offset == 5, "the end")
+    env.respond(shorter(env))
+    assigned.interrupt()
+    pulls = len(env.wire.pulls)
+    await env.pulled(pulls + 1)
+    env.put("b", tag="wanted")
+
+    assert bodies(await env.polled(1)) == ["b"]
+    offsets = [pull.queue_offset for pull in env.wire.pulls]
+    assert 1 in offsets[offsets.index(5) :]
+
+
+async def test_a_log_that_became_shorter_is_compared_again_when_the_position_changed_meanwhile(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env.put("a")
     assigned = env.begin()
     await env.polled(1)
     await env.pulled(2)
     compared = refetch_in_first_comparison(env, assigned, monkeypatch)
-    env.respond(shorter, times=None)
+    env.respond(shorter(env), times=None)
     env.put("b")
     await env.pulled(3)
     env.put("c")

@@ -63,10 +63,12 @@ async def test_the_request_code_depends_on_the_broker_version(
     assert env.wire.codes == [code]
 
 
-async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv, empty: bool) -> None:
     env.wire.addresses[1] = "127.0.0.1:20911"
     env.put("a")
-    response = found(1, env.broker.messages("orders", 0)[0].record)
+    record = env.broker.messages("orders", 0)[0].record
+    response = found(0, code=ResponseCode.PULL_NOT_FOUND) if empty else found(1, record)
     env.respond(replace(response, ext={**response.ext, "suggestWhichBrokerId": "1"}))
     assigned = env.begin()
     await env.pulled(2)
