@@ -401,6 +401,28 @@ async def test_filtered_messages_are_pulled_again_from_a_log_that_became_shorter
     assert 1 in offsets[offsets.index(5) :]
 
 
+async def test_a_queue_that_is_held_by_a_response_keeps_its_position(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_difference(*_: object) -> int:
+        return 0
+
+    env = make_env(offset_illegal="error")
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+    await env.pulled(2)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.respond(shorter(env))
+    assigned.interrupt()
+    await env.pulled(3)
+    env.put("b")
+    await until(lambda: env.ready.failure() is not None, "the difference")
+    await until(lambda: assigned.wake is not None, "the end of the turn")
+
+    assert (assigned.next_offset, env.cache.count) == (1, 0)
+
+
 async def test_a_log_that_became_shorter_is_compared_again_when_the_position_changed_meanwhile(
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,9 @@ from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.decoding import Decoded
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found
 from tests.unit.remoting.until import settle, until
@@ -253,6 +255,26 @@ async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv, code: int
     assert bodies(await env.polled(1)) == ["c"]
     assert env.cache.count == 0
     assert env.resets == []
+
+
+async def test_a_seek_while_a_response_is_decoded_wins(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, decoded = env.puller._decoder.decode, 0
+
+    async def seek_meanwhile(body: bytes, queue: MessageQueue) -> Decoded:
+        nonlocal decoded
+        decoded += 1
+        if decoded == 1:
+            assigned.seek(2)
+        return await decode(body, queue)
+
+    monkeypatch.setattr(env.puller._decoder, "decode", seek_meanwhile)
+    env.put("a", "b", "c")
+    assigned = env.begin()
+
+    assert bodies(await env.polled(1)) == ["c"]
+    assert env.cache.count == 0
 
 
 @pytest.mark.usefixtures("impatient")

@@ -21,10 +21,12 @@ from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel
+from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
-from tests.unit.consumer.worker_env import WorkerEnv
+from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv
 from tests.unit.remoting.until import until
 
 CODEC = JSONCodec(int)
@@ -75,6 +77,34 @@ async def test_decodable_messages_of_a_batch_are_handled_once_in_order(
     topics = cluster.broker.topics
     assert [m.body for m in (cluster.broker.messages(DEAD) if DEAD in topics else [])] == dead
     assert len(events.of(MessageDeadLettered)) == len(dead)
+    if policy == "skip":
+        assert not cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+
+async def test_decodable_messages_are_handled_while_others_are_sent_back() -> None:
+    going, go = asyncio.Event(), asyncio.Event()
+    handled: list[int] = []
+
+    class SlowSendBack(FakeSendBack):
+        async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+            going.set()
+            await go.wait()
+
+    async def handle(messages: list[MessageExt], _: BatchContext) -> None:
+        bad = [each for each in messages if each.queue_offset == 1]
+        if bad:
+            await until(lambda: len(env.service.idle) == 1, "another worker to find nothing")
+            raise UndecodableError([(each, PayloadError("codec", "bad")) for each in bad])
+        handled.extend(offsets(messages))
+
+    async with WorkerEnv(
+        on_batch=handle, consume_batch_size=3, concurrency=2, send_back=SlowSendBack()
+    ) as env:
+        env.pull(0, 1, 2)
+        await going.wait()
+        await until(lambda: handled == [0, 2], "the others")
+        go.set()
+        await env.until_committable(3)
 
 
 async def test_concurrent_consumer_sends_undecodable_messages_back(cluster: FakeCluster) -> None:
