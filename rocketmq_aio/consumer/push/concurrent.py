@@ -99,7 +99,7 @@ class ConcurrentService(ConsumeService):
     async def _finish_undecodable(self, assigned: DispatchQueue, error: UndecodableError) -> None:
         policy = self._config.undecodable
         for message, reason in error.messages:
-            if message.done or assigned.released:
+            if message.done:
                 continue  # a reset dropped it, or the next owner of the queue gets it
             self._note_undecodable(message, reason)
             if policy == "skip":
@@ -111,7 +111,7 @@ class ConcurrentService(ConsumeService):
     async def _retry(
         self, assigned: DispatchQueue, message: MessageExt, level: int, error: BaseException | None
     ) -> None:
-        if message.done or assigned.released:
+        if message.done:
             return  # a reset dropped it, or the next owner of the queue gets it
         reason = reason_of(error)
         log_failure(message, error, reason)

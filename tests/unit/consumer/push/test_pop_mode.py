@@ -132,6 +132,23 @@ async def test_popped_messages_are_retried_after_the_delay_of_their_level(
     assert request.ext_fields()["invisibleTime"] == str(seconds * 1000)
 
 
+async def test_a_popped_message_that_fails_after_its_queue_was_revoked_is_sent_back(
+    cluster: FakeCluster,
+) -> None:
+    """Its queue has no owner that would get it: it is invisible until then."""
+    gate = Gate(error=RetryLater(2))
+    async with push_popping(cluster, gate, close_timeout_seconds=0) as consumer:
+        put(cluster, "1")
+        await gate.reached.wait()
+        await consumer.unsubscribe(TOPIC)
+        assert not cluster.broker.requests_of(CHANGE)
+        gate.open.set()
+        await cluster.broker.wait_for(CHANGE)
+
+    [request] = cluster.broker.requests_of(CHANGE)
+    assert request.ext_fields()["invisibleTime"] == "5000"
+
+
 async def test_the_next_pop_waits_for_the_dead_letters_of_the_last(cluster: FakeCluster) -> None:
     events = Events()
     with cluster.faults.hold("send_back", times=None) as held:
