@@ -152,8 +152,11 @@ async def test_a_message_that_is_damaged_at_a_slave_is_pulled_from_the_master(
     spoil = spoiling(env, 1)
 
     async def respond(command: Command, connection: ServerConnection) -> Outcome:
-        at_slave = env.wire.addressed[-1] == REPLICA
-        return await (spoil if at_slave else env.broker.execute)(command, connection)
+        if env.wire.addressed[-1] != REPLICA:
+            return await env.broker.execute(command, connection)
+        response = await spoil(command, connection)
+        assert isinstance(response, Response)
+        return replace(response, ext={**response.ext, "suggestWhichBrokerId": "1"})
 
     env.respond(respond, times=None)
     env.begin()

@@ -163,6 +163,20 @@ async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -
     assert most == 1
 
 
+async def test_a_message_that_is_pulled_again_during_its_handler_is_delivered_again() -> None:
+    """The result for the last assignment is not committed."""
+    gate = Gate(offset=0)
+    async with WorkerEnv(gate, orderly=True) as env:
+        env.pull(0)
+        await gate.reached.wait()
+        env.revoke()
+        env.pull(0, 1)
+        gate.open.set()
+        await env.until_committable(2)
+
+    assert gate.seen == [0, 0, 1]
+
+
 async def test_message_of_a_released_queue_is_not_retried() -> None:
     gate = Gate(error=ValueError("bad"))
     async with WorkerEnv(gate, orderly=True, max_reconsume_times=0) as env:
