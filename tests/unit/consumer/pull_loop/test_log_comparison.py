@@ -25,7 +25,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.command import Command
-from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies
+from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
 REPLICA: Final = "127.0.0.1:20911"
@@ -399,6 +399,56 @@ async def test_filtered_messages_are_pulled_again_from_a_log_that_became_shorter
     assert bodies(await env.polled(1)) == ["b"]
     offsets = [pull.queue_offset for pull in env.wire.pulls]
     assert 1 in offsets[offsets.index(5) :]
+
+
+async def test_a_seek_during_the_comparison_after_an_illegal_offset_wins(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_difference(*_: object) -> int:
+        assigned.seek(2)
+        return 0
+
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.respond(moved(1))
+    assigned.interrupt()
+
+    assert bodies(await env.polled(1)) == ["c"]
+    assert env.events == []
+
+
+async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_are_read(
+    env: PullerEnv,
+) -> None:
+    env.subscribe("wanted")
+    env.put("a", tag="wanted")
+    env.put("0", "1", "2", "3", tag="other")
+    assigned = env.begin()
+    await env.polled(1)
+    await until(lambda: assigned.next_offset == 5, "the end")
+    del env.broker.topics["orders"].queues[0].messages[1:]
+    env.put("b", "c", tag="wanted")
+    assigned.interrupt()
+
+    assert bodies(await env.polled(2)) == ["b", "c"]
+
+
+async def test_a_replica_that_ended_before_the_position_is_not_read_behind_it(
+    env: PullerEnv, pauses: list[float]
+) -> None:
+    """What it has there later is of another log."""
+    env.put(*map(str, range(6)))
+    env.starts.found = Start(5)
+    env.wire.addresses = {1: REPLICA}
+    env.respond(moved(3))
+    env.respond(found(6, env.broker.messages("orders", 0)[5].record), times=None)
+    assigned = env.begin()
+    await until(lambda: len(pauses) > 3, "retries")
+
+    assert (assigned.next_offset, env.cache.count) == (5, 0)
 
 
 async def test_a_queue_that_is_held_by_a_response_keeps_its_position(
