@@ -23,7 +23,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
-from rocketmq_aio.protocol.codes import MASTER_ID
+from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
@@ -449,6 +449,24 @@ async def test_a_replica_that_ended_before_the_position_is_not_read_behind_it(
     await until(lambda: len(pauses) > 3, "retries")
 
     assert (assigned.next_offset, env.cache.count) == (5, 0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_topic_that_was_missing_for_a_pull_is_read_from_its_beginning(
+    env: PullerEnv,
+) -> None:
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    env.respond(Response(ResponseCode.TOPIC_NOT_EXIST))
+    assigned.interrupt()
+    await until(lambda: env.events, "the failure")
+    create_again(env)
+    new = [str(number) for number in range(5)]
+    env.put(*new)
+
+    assert bodies(await env.polled(5)) == new
 
 
 async def test_a_queue_that_is_held_by_a_response_keeps_its_position(

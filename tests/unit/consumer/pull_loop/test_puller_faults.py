@@ -262,15 +262,20 @@ async def test_an_answer_with_an_earlier_next_offset_moves_no_position_back(
 
 
 @pytest.mark.parametrize(
-    ("code", "looked_up"),
-    [(ResponseCode.PULL_NOT_FOUND, []), (ResponseCode.PULL_RETRY_IMMEDIATELY, ["orders"])],
-    ids=["end", "slave"],
+    ("response", "looked_up"),
+    [
+        (found(0, code=ResponseCode.PULL_NOT_FOUND), []),
+        (found(0, code=ResponseCode.PULL_RETRY_IMMEDIATELY), ["orders"]),
+        (Response(ResponseCode.NOT_LEADER_FOR_QUEUE), ["orders"]),
+        (Response(ResponseCode.SYSTEM_ERROR), []),
+    ],
+    ids=["end", "slave", "static", "error"],
 )
-async def test_the_route_is_looked_up_if_the_master_responds_as_a_slave(
-    env: PullerEnv, code: int, looked_up: list[str]
+async def test_the_route_is_looked_up_if_the_broker_is_not_the_master_of_the_queue(
+    env: PullerEnv, response: Response, looked_up: list[str]
 ) -> None:
     """Otherwise the queue would wait for the regular refresh to find its new master."""
-    env.respond(found(0, code=code))
+    env.respond(response)
     env.begin()
     await env.pulled(2)
 
@@ -491,6 +496,7 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
     assert bodies(await env.polled(1)) == ["b"]
     in_turn = [address for address, _ in groupby(env.wire.addressed)]
     assert in_turn[:3] == [ADDRESS, REPLICA, ADDRESS]
+    assert env.wire.addressed.count(REPLICA) == 1
     assert env.corrected == []
 
 
