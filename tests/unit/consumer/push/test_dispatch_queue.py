@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rocketmq_aio.consumer.common.redelivery import RetryTopics
@@ -101,6 +103,29 @@ def test_late_results_do_not_count_after_a_restart(worked: DispatchQueue) -> Non
     assert worked.committable == 10
 
 
+@pytest.mark.parametrize("how", ["restart", "step_back", "refetch", "drop"])
+def test_responses_to_pulls_before_a_move_are_ignored(worked: DispatchQueue, how: str) -> None:
+    pull(worked, 0, 1)
+    before = worked.generation
+    if how in ("restart", "step_back"):
+        getattr(worked, how)(1)
+    else:
+        getattr(worked, how)()
+
+    assert worked.generation > before
+
+
+def test_a_released_queue_is_marked_so(worked: DispatchQueue) -> None:
+    """Its cache is empty: the position behind it must not be committed."""
+    pull(worked, 0, 1)
+    worked.take(1)
+    worked.drop()
+    worked.release()
+
+    assert worked.committable == 2
+    assert worked.released
+
+
 def test_a_restart_drops_what_waits(worked: DispatchQueue) -> None:
     pull(worked, 0, 1, 2)
 
@@ -119,15 +144,15 @@ def test_truncated_queue_is_read_from_the_first_unsettled_message(worked: Dispat
 
 def test_refetch_keeps_messages_in_flight_and_local_retries(worked: DispatchQueue) -> None:
     pull(worked, *range(6))
-    failed, kept = worked.take(2)
+    kept, failed = worked.take(2)
     failed.local_retries = 1
     worked.put_back([failed])
     worked.refetch()
 
     assert worked.next_offset == 2
-    assert offsets(worked.waiting) == [0]
+    assert offsets(worked.waiting) == [1]
     worked.put(messages(2, 3))
-    assert offsets(worked.waiting) == [0, 2, 3]
+    assert offsets(worked.waiting) == [1, 2, 3]
     worked.mark_done(kept)
     worked.mark_done(failed)
     assert worked.committable == 2
@@ -165,20 +190,25 @@ def test_dropped_queue_delivers_nothing_but_counts_finished_messages(worked: Dis
     assert not worked.waiting
 
 
+@pytest.mark.parametrize("batch", [False, True], ids=["one by one", "together"])
 async def test_a_blocked_puller_is_woken_when_there_is_room_for_a_pull(
-    worked: DispatchQueue,
+    worked: DispatchQueue, *, batch: bool
 ) -> None:
-    import asyncio
-
     pull(worked, *range(1001))
     worked.wake = asyncio.get_running_loop().create_future()
     worked.block()
-    taken = worked.take(WAKE_AFTER)
-    for message in taken[:-1]:
-        worked.mark_done(message)
+    *taken, last = worked.take(WAKE_AFTER)
+    if batch:
+        worked.mark_all_done(taken)
+    else:
+        for message in taken:
+            worked.mark_done(message)
     assert not worked.wake.done()
 
-    worked.mark_done(taken[-1])
+    if batch:
+        worked.mark_all_done([last])
+    else:
+        worked.mark_done(last)
     assert worked.wake.done()
 
 

@@ -211,6 +211,20 @@ async def test_batches_without_auto_commit_wait_for_commit() -> None:
     assert batches == [[0, 1], [2, 3], [4, 5]]
 
 
+async def test_uncommitted_messages_of_a_revoked_queue_are_not_in_flight() -> None:
+    """Otherwise its lock would never be released."""
+
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.auto_commit = False
+
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=2) as env:
+        assigned = env.pull(0, 1)
+        await until(lambda: assigned.uncommitted and not assigned.has_in_flight, "the batch")
+        env.revoke()
+
+    assert not assigned.in_flight.running
+
+
 async def test_rollback_redelivers_everything_since_the_last_commit() -> None:
     batches: list[list[int]] = []
 
