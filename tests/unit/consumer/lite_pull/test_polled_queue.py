@@ -224,6 +224,26 @@ def test_stepping_back_keeps_undelivered_messages() -> None:
     assert assigned.committable == 50
 
 
+def test_pulling_filtered_messages_again_skips_no_others() -> None:
+    assigned = assigned_queue(begin=2)
+    assigned.rescan(9)
+    assert assigned.next_offset == 2
+
+    assigned.advance(9)
+    assigned.rescan(5)
+    assert assigned.next_offset == 5
+
+
+def test_no_log_is_compared_with_messages_from_before_a_seek() -> None:
+    """Those that the seek skips are not missed when the log changes."""
+    assigned = assigned_queue(begin=2)
+    assigned.last_message = assigned.before_hold = 1, b"head"
+    assigned.seek(9)
+
+    assert not assigned.last_message
+    assert not assigned.before_hold
+
+
 def test_a_wiped_broker_is_read_from_its_beginning() -> None:
     assigned = assigned_queue(begin=50, cached=50)
     assigned.take(5)
