@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 
 LOG_END = 200
@@ -242,6 +242,14 @@ def test_no_log_is_compared_with_messages_from_before_a_seek() -> None:
 
     assert not assigned.last_message
     assert not assigned.before_hold
+
+
+def test_a_commit_that_was_under_way_does_not_end_a_doubt() -> None:
+    assigned = assigned_queue(begin=2)
+    assigned.doubt()
+    assigned.note_committed()
+
+    assert assigned.min_commit_offset == UNVERIFIED
 
 
 def test_a_wiped_broker_is_read_from_its_beginning() -> None:
