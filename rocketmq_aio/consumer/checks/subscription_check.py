@@ -68,7 +68,7 @@ MAX_OWN_QUERIES: Final = 3  # about this member's own id, after each change of i
 PYTHON: Final = "PYTHON"
 QUERYABLE: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients respond
 MODEL: Final = "messageModel"  # this and the next are properties of Java's running info
-ORDERLY: Final = "PROP_CONSUMEORDERLY"
+ORDERLY: Final = "PROP_CONSUMEORDERLY"  # Java's spelling
 SETTING_NAMES: Final = {MODEL: "message_model", ORDERLY: "orderly"}
 CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
 DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
@@ -99,7 +99,7 @@ class SubscriptionCheck:
         self._topics: Collection[str] = context.subscriptions
         self._subscriptions = subscriptions or context.subscriptions.values
         self._report = partial(context.warn, group=context.group)
-        self._settings = {MODEL: message_model.value, ORDERLY: str(orderly).lower()}
+        self._settings = shared_settings(message_model, orderly=orderly)
         self._unique_ids = unique_ids
         self._clock = clock
         self._report_unsubscribed_at: float | None = None  # since the first check
@@ -341,6 +341,11 @@ class _Peer:
     def is_open(self) -> bool:
         """Whether to query the member again."""
         return not self.silent and self.responses < ENOUGH_RESPONSES
+
+
+def shared_settings(message_model: MessageModel, *, orderly: bool) -> dict[str, str]:
+    """Return the properties of a member's running info that all members of a group share."""
+    return {MODEL: message_model.value, ORDERLY: "true" if orderly else "false"}
 
 
 def _queryable(connections: Iterable[ConnectionBody]) -> set[str]:

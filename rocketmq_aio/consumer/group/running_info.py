@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.consumer.checks.subscription_check import shared_settings
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
@@ -60,10 +61,9 @@ def running_info(
     to_millis = _clock()
     return ConsumerRunningInfo(
         properties={
-            "messageModel": _model(config).value,
+            **shared_settings(_model(config), orderly=orderly),
             **_shown(config),
             "PROP_CONSUME_TYPE": consume_type,
-            "PROP_CONSUMEORDERLY": _flag(orderly),  # Java's spelling
             "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
             "PROP_CLIENT_VERSION": "V5_5_0",
             "PROP_NAMESERVER_ADDR": ";".join(instance.name_servers.addresses),
