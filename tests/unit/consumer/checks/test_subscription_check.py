@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.consumer import LitePullConfig, PushConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.checks import filter_matches, subscription_check as check_module
 from rocketmq_aio.consumer.checks.subscription_check import (
     ENOUGH_RESPONSES,
@@ -46,6 +46,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of
 from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pop_env import popper_of
+from tests.unit.consumer.pushing import push_consumer
 from tests.unit.remoting.until import until
 
 LIST_CONNECTIONS = RequestCode.GET_CONSUMER_CONNECTION_LIST
@@ -268,18 +269,15 @@ async def pusher(
     cluster: FakeCluster,
     name: str,
     *,
-    message_model: MessageModel = MessageModel.CLUSTERING,
     orderly: bool = False,
+    **settings: Any,  # noqa: ANN401 - those of PushConfig
 ) -> AsyncIterator[PushConsumer]:
     """A started consumer of the topic."""
-    consumer = PushConsumer(
-        GROUP,
-        on_message=lambda message: None,
-        orderly=orderly,
-        client=ClientConfig(namesrv=cluster.namesrv, instance_name=name),
-        config=PushConfig(message_model=message_model),
-    )
-    async with consumer:
+    client = ClientConfig(namesrv=cluster.namesrv, instance_name=name)
+    arguments = {"orderly": orderly}
+    async with push_consumer(
+        cluster, lambda _: None, client=client, arguments=arguments, **settings
+    ) as consumer:
         await consumer.subscribe(TOPIC)
         yield consumer
 
