@@ -22,6 +22,7 @@ from rocketmq_aio.model.errors import (
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, SendResult
 
+NO_ADDRESS: Final = "-"  # no server has a part in it
 SHOWN_ATTEMPTS: Final = 5  # the last ones; the attribute has them all
 
 
@@ -67,7 +68,8 @@ class NotConnectedError(RocketMQError):
     """The request was not sent: retrying is safe."""
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{shown(address)}: {shown(reason)}")
+        place = "" if address == NO_ADDRESS else f"{shown(address)}: "
+        super().__init__(place + shown(reason))
         self.address = address
         self.reason = reason
 
@@ -135,11 +137,18 @@ class NotSupportedError(BrokerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttempt:
-    """One attempt of a send: broker address, cause of failure, duration."""
+    """One attempt of a send: broker address ("-": no request was sent), cause, duration."""
 
     address: str
     cause: BaseException
     seconds: float
+
+
+def _described(attempt: SendAttempt) -> str:
+    if attempt.address == NO_ADDRESS:
+        return shown(str(attempt.cause))
+    name = type(attempt.cause).__name__
+    return f"{attempt.address} after {attempt.seconds:.3f} s: {name}: {shown(str(attempt.cause))}"
 
 
 class SendError(RocketMQError):
@@ -148,13 +157,11 @@ class SendError(RocketMQError):
     outcome = "the message was not stored"
 
     def __init__(self, topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> None:
-        tried = "; ".join(
-            f"{a.address} after {a.seconds:.3f} s: {type(a.cause).__name__}: {shown(str(a.cause))}"
-            for a in attempts[-SHOWN_ATTEMPTS:]
-        )
+        tried = "; ".join(_described(attempt) for attempt in attempts[-SHOWN_ATTEMPTS:])
         if (unshown := len(attempts) - SHOWN_ATTEMPTS) > 0:
             tried = f"{unshown} more attempts; {tried}"
-        super().__init__(f"send to {topic!r} ({message_id}) failed, {self.outcome}: {tried}")
+        given_id = f" ({message_id})" if message_id else ""
+        super().__init__(f"send to {topic!r}{given_id} failed, {self.outcome}: {tried}")
         self.topic = topic
         self.message_id = message_id
         self.attempts = tuple(attempts)

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Final
 
 from rocketmq_aio.errors import (
+    NO_ADDRESS,
     NO_RESPONSE,
     BrokerError,
     CodecError,
@@ -132,10 +133,12 @@ def failure(topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> Roc
     return SendError(topic, message_id, attempts)
 
 
-def never_sent(topic: str, reason: str, message_id: str = "-", address: str = "-") -> SendError:
+def never_sent(
+    topic: str, reason: str, message_id: str = "", address: str = NO_ADDRESS
+) -> SendError:
     """Return the error of a send that made no attempt."""
     cause = NotConnectedError(address, reason)
-    return SendError(topic, message_id, [_attempt("-", cause, monotonic())])
+    return SendError(topic, message_id, [_attempt(NO_ADDRESS, cause, monotonic())])
 
 
 def _attempt(address: str, cause: RocketMQError, started: float) -> SendAttempt:

@@ -231,6 +231,14 @@ def test_a_send_error_lists_the_last_attempts() -> None:
     assert len(error.attempts) == 40
 
 
+def test_a_send_error_without_a_request_has_its_reason_alone() -> None:
+    attempt = SendAttempt(address="-", cause=NotConnectedError("-", "no room"), seconds=0.0)
+
+    assert str(SendError("orders", "", [attempt])) == (
+        "send to 'orders' failed, the message was not stored: no room"
+    )
+
+
 def test_attributes_are_copies_of_their_sources() -> None:
     causes: dict[str, BaseException] = {"a:1": OSError("refused")}
     error = NameServerUnavailableError(causes)

@@ -19,6 +19,7 @@ import msgspec
 
 from rocketmq_aio.config.producer import AutoBatch
 from rocketmq_aio.errors import (
+    NO_ADDRESS,
     BrokerError,
     ClosedError,
     NotRunningError,
@@ -379,7 +380,7 @@ class BatchAccumulator:
         self._sender.in_flight.release(batch.body_bytes, batch.count)
         unresolved = batch.entries.unresolved()
         if unresolved.futures and batch.may_be_sent:
-            attempt = SendAttempt(address="-", cause=error, seconds=0.0)
+            attempt = SendAttempt(address=NO_ADDRESS, cause=error, seconds=0.0)
             error = SendUnknownError(unresolved.messages[0].topic, "", [attempt])
         self._fail(unresolved, error)
 
@@ -396,7 +397,7 @@ def _may_concern_one(error: RocketMQError) -> bool:
 
 def _out_of_time(batch: PendingBatch) -> SendError:
     reason = "others to its queue took all the time that it had (send_timeout_seconds)"
-    return never_sent(batch.entries.messages[0].topic, reason, "")
+    return never_sent(batch.entries.messages[0].topic, reason)
 
 
 def set_results(entries: Entries, whole: SendResult) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rocketmq_aio.errors import (
+    NO_ADDRESS,
     BrokerError,
     BusyError,
     ConnectionLostError,
@@ -328,7 +329,7 @@ class EndTransactionSender:
             message_id=half.message_id,
             transaction_id=half.transaction_id,
             state=state or UNKNOWN,
-            address="-" if location is None else location.address,
+            address=NO_ADDRESS if location is None else location.address,
             from_check=check is not None,
             error=error,
             seconds=0.0 if started is None else monotonic() - started,
