@@ -18,6 +18,7 @@ from rocketmq_aio.cli.output import counted, show_result
 from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.model.address import is_url, parse_addresses
 from rocketmq_aio.protocol.namespaces import namespace_of
+from rocketmq_aio.remoting.acl import current_credentials
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
@@ -83,7 +84,8 @@ def _add_versions(report: Report) -> None:
 
 
 def _add_settings(report: Report, config: ClientConfig) -> None:
-    account = config.credentials.access_key if config.credentials else "none"
+    given = config.credentials
+    account = current_credentials(given, "").access_key if given else "none"
     settings = (f"namesrv {config.namesrv}", f"account {account}", f"TLS {bool(config.tls)}")
     implied = namespace_of(config)
     namespace = config.namespace or (implied.name if implied else "none")

@@ -16,6 +16,8 @@ from rocketmq_aio.config.validation import (
     check_function,
     check_hook,
     check_settings,
+    is_async,
+    name_of,
     settings,
 )
 from rocketmq_aio.errors import ConfigError
@@ -55,7 +57,7 @@ class ClientSettings(TypedDict, total=False):
     """The settings of `ClientConfig` as keyword arguments of `ClientConfig.from_env`."""
 
     namesrv: str | None
-    credentials: Credentials | None
+    credentials: Credentials | Callable[[], Credentials] | None
     tls: ssl.SSLContext | bool
     namespace: str | None
     namespace_version: NamespaceVersion
@@ -86,7 +88,8 @@ class ClientConfig:
 
     :param namesrv: ``host:port``, several joined by ``;``, or the ``http://`` URL of an address
         server that returns such a list
-    :param credentials: account that signs every request
+    :param credentials: account that signs every request; or a plain function that returns it, for
+        temporary accounts and passwords that change: it is called for each request
     :param tls: True verifies certificate and host name against the system's authorities; or an
         ``ssl.SSLContext``
     :param namespace: namespace of all topics and groups; the application's names do not contain it
@@ -118,7 +121,7 @@ class ClientConfig:
     """
 
     namesrv: str | None = None
-    credentials: Credentials | None = None
+    credentials: Credentials | Callable[[], Credentials] | None = None
     tls: ssl.SSLContext | bool = False
     namespace: str | None = None
     namespace_version: NamespaceVersion = 1
@@ -142,11 +145,18 @@ class ClientConfig:
     max_in_flight: int = 4096
     max_frame_bytes: int = bounded(default=16 * MIB, least=MIN_FRAME_BYTES)
 
+    def __repr__(self) -> str:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = self.credentials
+        shown = {name: repr(value) for name, value in values.items()}
+        if given is not None and not isinstance(given, Credentials):
+            shown["credentials"] = name_of(given)  # what is bound to it may be secret
+        return f"ClientConfig({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
     def __post_init__(self) -> None:
         if self.namesrv is not None:
             check_namesrv(self.namesrv)
-        if self.credentials is not None and not isinstance(self.credentials, Credentials):
-            raise ConfigError("credentials", "***", "expected Credentials(...)")
+        _check_credentials(self.credentials)
         if not isinstance(self.tls, bool | ssl.SSLContext):
             raise ConfigError("tls", self.tls, "expected True, False or an ssl.SSLContext")
         if self.address_mapper is not None:
@@ -195,6 +205,18 @@ class ClientConfig:
                 security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
             )
         return cls(**{**found, **given})  # rejects unknown names
+
+
+def _check_credentials(credentials: object) -> None:
+    if credentials is None or isinstance(credentials, Credentials):
+        return
+    if not callable(credentials):
+        reason = "expected Credentials(...), or a function that returns them"
+        raise ConfigError("credentials", "***", reason)
+    check_function("credentials", credentials)
+    if is_async(credentials):
+        reason = "is not to be async: refresh them in a task, and return the current ones"
+        raise ConfigError("credentials", name_of(credentials), reason)
 
 
 def _check_rpc_hooks(hooks: object) -> None:

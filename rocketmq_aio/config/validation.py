@@ -145,6 +145,14 @@ def name_of(function: object) -> str:
     return f"{function.__module__}.{name}" if name else repr(function)
 
 
+def is_async(function: Callable[..., object]) -> bool:
+    """Return whether calling *function* returns a coroutine, as far as inspection can tell."""
+    while isinstance(function, partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004 - its kind matters, not whether it exists
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
 def check_function(
     setting: str, function: object, *arguments: str, may_yield: bool = False
 ) -> None:

@@ -7,13 +7,34 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 from rocketmq_aio.config.client import Credentials
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
+from rocketmq_aio.errors import NotConnectedError
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
+
+
+def current_credentials(
+    credentials: Credentials | Callable[[], Credentials], address: str
+) -> Credentials:
+    """Return the account that signs a request to *address* now.
+
+    :raises NotConnectedError: the application's function raised, or returned something else
+    """
+    if isinstance(credentials, Credentials):
+        return credentials
+    try:
+        found: object = credentials()
+    except APPLICATION_ERRORS as error:
+        raise NotConnectedError(address, f"credentials() raised {type(error).__name__}") from error
+    if not isinstance(found, Credentials):
+        reason = f"credentials() returned {type(found).__name__}, expected Credentials"
+        raise NotConnectedError(address, reason)
+    return found
 
 
 def sign(ext_fields: MutableMapping[str, str], body: bytes, credentials: Credentials) -> None:

@@ -17,7 +17,7 @@ from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
-from rocketmq_aio.remoting.acl import sign
+from rocketmq_aio.remoting.acl import current_credentials, sign
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
 from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame, OnLate
@@ -265,9 +265,10 @@ class RemotingClient:
         ext.update(self._namespace_fields)
         for hook in self._config.rpc_hooks:
             ext = self._run_request_hook(hook, address, code, ext, body)
-        if self._config.credentials is not None:
+        if (given := self._config.credentials) is not None:
+            credentials = current_credentials(given, address)
             unsigned = {name: ext.pop(name) for name in header.unsigned if name in ext}
-            sign(ext, body, self._config.credentials)
+            sign(ext, body, credentials)
             ext.update(unsigned)
         command = Command(code, opaque, flag, body=body)
         binary = self._config.header_encoding == "rocketmq"

@@ -58,8 +58,9 @@ READER: Final = Account(
     access_key="reader-account", secret_key=SECRET, topics={TOPIC: "SUB"}, groups=GROUPS
 )
 
+WRONG: Final = Credentials(access_key="shop-account", secret_key="wrong-secret")
 NOBODY: Final = [
-    (Credentials(access_key="shop-account", secret_key="wrong-secret"), "(?i)check signature"),
+    (WRONG, "(?i)check signature"),
     (Credentials(access_key="who-is-this", secret_key=SECRET), "who-is-this"),
     (None, "(?i)no accesskey is configured|username cannot be null"),
 ]
@@ -150,6 +151,36 @@ async def test_an_authorised_account_sends_reads_and_commits(
         assert await puller.committed(result.queue) == message.queue_offset + 1
         pulled = await puller.pull(result.queue, result.queue_offset)
         assert pulled.messages[0].body == body
+
+
+async def test_running_clients_follow_credentials_that_change(
+    acl_cluster: Cluster, group: str
+) -> None:
+    accounts = {"right": SHOP.credentials, "expired": WRONG}
+    current = "expired"
+    failed = asyncio.Event()
+
+    async def note_failures(consumer: LitePullConsumer) -> None:
+        async for event in consumer.events():
+            if isinstance(event, PullFailed):
+                failed.set()
+
+    config = ClientConfig(namesrv=acl_cluster.namesrv, credentials=lambda: accounts[current])
+    async with Producer("till", client=config) as producer, asyncio.TaskGroup() as tasks:
+        with pytest.raises(AuthError):
+            await producer.send(Message(TOPIC, b"1"))
+        current = "right"
+        async with LitePullConsumer(group, client=config, config=EARLIEST) as consumer:
+            tasks.create_task(note_failures(consumer))
+            await consumer.subscribe(TOPIC)
+            for number in range(2):
+                body = f"{number} for {group}".encode()
+                await producer.send(Message(TOPIC, body))
+                await polled(consumer, body)
+                failed.clear()
+                current = "expired"
+                await asyncio.wait_for(failed.wait(), SECONDS)
+                current = "right"
 
 
 async def test_members_of_a_group_rebalance_with_acl(allowed: ClientConfig, group: str) -> None:

@@ -19,7 +19,7 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
-from tests.fakes.tls import client_context, server_context
+from tests.fakes.tls import CERTIFICATES, client_context, server_context
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import CODE, Opened, open_client
 from tests.unit.remoting.until import succeeds, until_done
@@ -69,6 +69,23 @@ async def test_an_untrusted_certificate_is_rejected(
         assert "TLS handshake failed" in caught.value.reason
         assert isinstance(caught.value.__cause__, ssl.SSLError)
         assert broker.requests == []
+
+
+async def test_certificates_that_a_context_loads_later_are_used_by_new_connections() -> None:
+    served, context = server_context(), client_context()
+    served.verify_mode = ssl.CERT_REQUIRED
+    served.load_verify_locations(CERTIFICATES / "localhost.pem")
+    # With TLS 1.3 a client learns after the handshake that its certificate was rejected.
+    served.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with nothing_left(), FakeBroker(tls=served) as broker:
+        broker.faults.handle(CODE, Response(), times=None)
+        async with open_client(ClientConfig(tls=context)) as opened:
+            with pytest.raises(NotConnectedError, match="TLS handshake"):
+                await opened.ask(broker.address)
+            context.load_cert_chain(CERTIFICATES / "localhost.pem")
+            await until_done(lambda: succeeds(opened.ask(broker.address)))
+
+        assert len(broker.requests_of(CODE)) == 1
 
 
 async def test_the_connected_host_name_is_verified() -> None:

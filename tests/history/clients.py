@@ -17,8 +17,8 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
+from rocketmq_aio.config.validation import is_async
 from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     LeaseLost,

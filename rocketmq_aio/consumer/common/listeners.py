@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from rocketmq_aio.config.functions import is_async
-from rocketmq_aio.config.validation import check_function
+from rocketmq_aio.config.validation import check_function, is_async
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

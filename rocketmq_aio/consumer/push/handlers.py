@@ -8,8 +8,7 @@ from time import monotonic
 from typing import TypeAlias, TypeGuard, cast
 
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY
-from rocketmq_aio.config.functions import is_async
-from rocketmq_aio.config.validation import check_function, checked_seconds
+from rocketmq_aio.config.validation import check_function, checked_seconds, is_async
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.redelivery import check_delay_level
 from rocketmq_aio.errors import ConfigError, PayloadError

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, cast
 
 import anyio
 
-from rocketmq_aio.config.functions import is_async
+from rocketmq_aio.config.validation import is_async
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V

@@ -13,13 +13,13 @@ import anyio
 from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.config.validation import (
     check_function,
     checked_count,
     checked_seconds,
     checked_several,
+    is_async,
     name_of,
 )
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError

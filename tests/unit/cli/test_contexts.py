@@ -11,6 +11,7 @@ import pytest
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.contexts import Context, Contexts, load_contexts, save_contexts
+from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.errors import ConfigError
 
 
@@ -64,7 +65,7 @@ def test_options_win_over_the_context_and_the_context_over_the_environment(file:
     assert (plain.namesrv, plain.namespace, plain.credentials) == ("a:1", None, None)
     assert (named.namesrv, named.namespace, current.namesrv) == ("b:1", "ctx", "b:1")
     assert (given.namesrv, given.namespace) == ("c:1", "own")
-    assert named.credentials is not None
+    assert isinstance(named.credentials, Credentials)
     assert (named.credentials.access_key, named.credentials.secret_key) == ("app", "planted")
 
 

@@ -9,6 +9,7 @@ from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -359,6 +360,10 @@ def credentials() -> Credentials:
     return Credentials(access_key="user", secret_key=SECRET, security_token=SECRET)
 
 
+async def later_credentials() -> Credentials:
+    return credentials()
+
+
 @pytest.mark.parametrize(
     "show", [repr, str, "{}".format, pprint.pformat, lambda value: f"{value!r}"]
 )
@@ -366,6 +371,19 @@ def credentials() -> Credentials:
 def test_reprs_hide_secrets(show: Callable[[object], str], value: object) -> None:
     assert SECRET not in show(value)
     assert "user" in show(value)
+
+
+def test_the_repr_of_settings_has_the_name_of_the_function_for_credentials() -> None:
+    config = ClientConfig(credentials=partial(dict[str, Credentials]().__getitem__, SECRET))
+
+    assert "credentials=partial(" in repr(config)
+    assert SECRET not in repr(config)
+
+
+@pytest.mark.parametrize("function", [later_credentials, lambda region: credentials()])
+def test_credentials_can_be_a_plain_function_without_arguments(function: object) -> None:
+    assert ClientConfig(credentials=credentials).credentials is credentials
+    assert refusal(ClientConfig, credentials=function).setting == "credentials"
 
 
 @pytest.mark.parametrize(

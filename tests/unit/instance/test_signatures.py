@@ -5,19 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials, HeaderEncoding
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
+from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
+from tests.unit.remoting.clients import open_client
 
 ACCOUNT = Credentials(access_key="admin", secret_key="adminsecret", security_token="token")
 KINDS = {
@@ -86,3 +90,47 @@ async def test_every_kind_of_request_is_signed(encoding: HeaderEncoding) -> None
         assert kinds & PULLS
         shown = " ".join(str(each.ext_fields()) for each in asked)
         assert "adminsecret" not in shown
+
+
+async def test_each_request_is_signed_with_the_credentials_of_that_moment() -> None:
+    accounts = [Credentials(access_key=name, secret_key="secret") for name in ("old", "new")]
+    async with nothing_left(), FakeCluster(topics={"orders": 1}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, credentials=lambda: accounts[0])
+        async with Producer("shop", client=config) as producer:
+            await producer.send(Message("orders", b"1"))
+            accounts.pop(0)
+            await producer.send(Message("orders", b"2"))
+
+        sends = [
+            dict(frame.command.ext_fields())["AccessKey"]
+            for frame in cluster.broker.requests
+            if frame.command.code == RequestCode.SEND_MESSAGE_V2
+        ]
+        assert sends == ["old", "new"]
+
+
+def _unavailable() -> Credentials:
+    raise OSError("canary")
+
+
+def _of_another_type() -> Credentials:
+    return {"secret_key": "canary"}  # type: ignore[return-value]  # a mistake
+
+
+@pytest.mark.parametrize(
+    ("credentials", "reason"),
+    [
+        (_unavailable, "credentials() raised OSError"),
+        (_of_another_type, "credentials() returned dict, expected Credentials"),
+    ],
+)
+async def test_a_request_without_credentials_is_not_sent(
+    credentials: Callable[[], Credentials], reason: str
+) -> None:
+    async with nothing_left(), FakeBroker() as broker:
+        async with open_client(ClientConfig(credentials=credentials)) as opened:
+            with pytest.raises(NotConnectedError) as caught:
+                await opened.ask(broker.address)
+
+        assert caught.value.reason == reason
+        assert broker.requests == []

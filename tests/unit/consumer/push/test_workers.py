@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from rocketmq_aio.config.functions import is_async
+from rocketmq_aio.config.validation import is_async
 from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.consume_service import TURN
