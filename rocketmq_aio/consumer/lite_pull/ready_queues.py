@@ -79,7 +79,7 @@ class ReadyQueues:
             if assigned.process_queue.count:
                 assigned.is_ready = True
                 queues.append(assigned)
-        if taken and self._cache.blocked:
+        if taken:
             self._cache.wake_blocked()
         return taken
 
@@ -103,13 +103,8 @@ class ReadyQueues:
     def _end_turn(self, assigned: PolledQueue) -> None:
         assigned.taken_in_turn = 0
         assigned.last_consume = monotonic()
-        if assigned.process_queue.count:
-            self._queues.rotate(-1)
-        else:
-            self._queues.popleft()
-            assigned.is_ready = False
-        if self._cache.blocked:
-            self._cache.wake_blocked()
+        self._queues.rotate(-1)  # an empty one is dropped when its turn comes
+        self._cache.wake_blocked()
 
     async def wait(self, seconds: float | None) -> None:
         """Return when there may be messages, after *seconds*, or when `close` was called."""
@@ -127,6 +122,6 @@ class ReadyQueues:
 
 
 def _has_messages(assigned: PolledQueue) -> bool:
-    if assigned.paused or assigned.dropped or assigned.withheld is not None:
+    if assigned.paused or assigned.withheld is not None:
         return False
     return bool(assigned.process_queue.count)

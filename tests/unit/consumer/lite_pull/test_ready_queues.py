@@ -11,9 +11,9 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import TURN, ReadyQueues
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
-from rocketmq_aio.errors import OffsetIllegalError
+from rocketmq_aio.errors import BrokerError, OffsetIllegalError, PermissionDeniedError
 from rocketmq_aio.model.message import MessageExt
-from tests.unit.consumer.parts import assigned_queue, offsets, pull
+from tests.unit.consumer.parts import assigned_queue, offsets, pull, queue
 
 ILLEGAL = OffsetIllegalError(21, "OFFSET_TOO_SMALL")
 
@@ -111,6 +111,17 @@ def test_a_busy_queue_does_not_starve_the_others(
     assert seen == {0, 1, 2}
 
 
+def test_a_queue_has_one_turn_however_often_it_is_pulled(
+    line: ReadyQueues, queues: list[PolledQueue]
+) -> None:
+    for offset in (100, 101):
+        pull(queues[0], offset)
+        line.add(queues[0])
+
+    turns = [message.queue.queue_id for _ in range(6) for message in line.take(1)]
+    assert turns == [0, 1, 2, 0, 1, 2]
+
+
 def test_polls_and_single_messages_can_be_mixed(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
@@ -203,6 +214,27 @@ def test_the_failure_of_a_revoked_queue_is_not_raised(
     queues[1].drop()
 
     assert line.failure() is None
+
+
+@pytest.mark.parametrize("error", [PermissionDeniedError(16, "no Sub"), ILLEGAL])
+def test_only_a_refusal_is_raised_in_place_of_a_start(
+    line: ReadyQueues, error: BrokerError
+) -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.start_error = error
+    line.add(assigned)  # as `resume` does
+
+    refused = isinstance(error, PermissionDeniedError)
+    assert [line.start_error(), line.start_error()] == [error if refused else None, None]
+
+
+def test_the_start_error_of_a_queue_that_has_started_is_not_raised(line: ReadyQueues) -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.start_error = PermissionDeniedError(16, "no Sub")
+    line.add(assigned)
+    assigned.begin(0)
+
+    assert line.start_error() is None
 
 
 async def test_a_waiting_caller_is_woken_by_a_message(line: ReadyQueues) -> None:
