@@ -52,10 +52,15 @@ def break_down(consumer: PushConsumer | LitePullConsumer | PopConsumer) -> None:
 
 
 def assigned_queue(
-    queue_id: int = 0, *, begin: int = 0, cached: int = 0, cache: Cache | None = None
+    queue_id: int = 0,
+    *,
+    begin: int = 0,
+    cached: int = 0,
+    cache: Cache | None = None,
+    auto_commit: bool = True,
 ) -> PolledQueue:
     """Return a queue that begins at *begin*, with so many messages pulled already."""
-    assigned = PolledQueue(queue(queue_id), cache or Cache())
+    assigned = PolledQueue(queue(queue_id), cache or Cache(), auto_commit=auto_commit)
     assigned.begin(begin)
     pull(assigned, *range(begin, begin + cached))
     return assigned

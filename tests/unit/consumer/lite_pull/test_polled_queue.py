@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
+from rocketmq_aio.errors import OffsetIllegalError
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 
 LOG_END = 200
@@ -232,6 +233,77 @@ def test_pulling_filtered_messages_again_skips_no_others() -> None:
     assigned.advance(9)
     assigned.rescan(5)
     assert assigned.next_offset == 5
+
+
+def test_filtered_offsets_that_are_pulled_again_are_not_committed() -> None:
+    assigned = assigned_queue(begin=2)
+    assigned.advance(9)
+    assigned.rescan(5)
+    assigned.mark_processed()
+
+    assert (assigned.delivered, assigned.committable, assigned.has_in_flight) == (5, 5, False)
+
+
+def test_pulling_filtered_messages_again_marks_no_cached_ones_as_processed() -> None:
+    assigned = assigned_queue(cached=5)
+    assigned.take(2)
+    assigned.advance(20)
+    assigned.rescan(9)
+
+    assert (assigned.delivered, assigned.committable, assigned.next_offset) == (2, 0, 9)
+    assert offsets(assigned.take(10)) == [2, 3, 4]
+
+
+def test_a_commit_of_filtered_offsets_is_taken_back_if_they_are_pulled_again() -> None:
+    assigned = assigned_queue(auto_commit=False)
+    assigned.advance(20)
+    assigned.mark_processed_at(20)
+    assigned.rescan(9)
+
+    assert assigned.committable == 9
+
+
+def test_without_auto_commit_a_seek_back_takes_commits_back_and_commits_no_progress() -> None:
+    assigned = assigned_queue(auto_commit=False, cached=10)
+    assigned.mark_processed_at(8)
+    assigned.seek(3)
+    assert assigned.committable == 3
+    assigned.seek(9)
+    assert assigned.committable == 3
+
+
+def test_without_auto_commit_a_seek_before_the_start_is_where_the_group_begins() -> None:
+    assigned = PolledQueue(queue(), Cache(), auto_commit=False)
+    assigned.seek(5)
+
+    assert assigned.committable == 5
+
+
+@pytest.mark.parametrize("others", [UNVERIFIED, 4])
+def test_a_position_is_not_set_to_an_unknown_or_lower_offset_of_others(others: int) -> None:
+    assigned = assigned_queue(cached=5)
+    assigned.take(5)
+    assigned.min_commit_offset = others
+
+    assert not assigned.catch_up()
+    assert assigned.delivered == 5
+
+
+def test_a_queue_that_waits_for_a_seek_is_not_moved_to_the_offset_of_others() -> None:
+    assigned = assigned_queue()
+    assigned.failure = OffsetIllegalError(21, "OFFSET_TOO_SMALL")
+    assigned.min_commit_offset = 9
+
+    assert not assigned.catch_up()
+    assert assigned.failure is not None
+
+
+def test_a_queue_without_a_start_is_not_moved_to_the_offset_of_others() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.min_commit_offset = 9
+
+    assert not assigned.catch_up()
+    assert not assigned.started.is_set()
 
 
 def test_no_log_is_compared_with_messages_from_before_a_seek() -> None:

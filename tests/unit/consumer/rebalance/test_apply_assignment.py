@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.rebalance import apply_assignment
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.background_tasks import call_isolated
 from tests.unit.consumer.parts import pull, queue
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import settle
@@ -328,13 +329,131 @@ async def test_a_release_cancelled_during_its_commit_still_runs_what_follows_rel
     assert (env.held(), env.unlocked) == ([], [0])
 
 
+async def test_a_release_cancelled_while_it_is_forgotten_still_runs_what_follows_releases(
+    env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forget(_: object) -> None:
+        await anyio.sleep_forever()
+
+    await env.hold(0)
+    monkeypatch.setattr(env.commits, "forget", forget)
+    leaving = asyncio.create_task(env.hold())
+    await wait_all_tasks_blocked()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+
+    assert (env.held(), env.unlocked) == ([], [0])
+
+
+async def test_a_release_in_a_cancelled_scope_is_committed_and_ends_whole(
+    env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[object] = []
+
+    async def follow(items: Collection[object]) -> None:
+        await anyio.lowlevel.checkpoint()
+        steps.append(len(items))
+
+    async def on_revoked() -> None:
+        scope.cancel()
+
+    await env.hold(0)
+    env.table[queue(0)].take(4)
+    env.table[queue(0)].mark_processed()
+    env.on_revoked = on_revoked
+    monkeypatch.setattr(env.commits, "forget", follow)
+    monkeypatch.setattr(env, "on_released", follow)
+    with anyio.CancelScope() as scope:
+        await env.hold()
+
+    assert scope.cancelled_caught
+    assert (env.held(), env.store.kept, steps) == ([], {queue(0): 4}, [1, 1])
+
+
+async def test_only_admitted_queues_are_assigned(
+    env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(_: object) -> Collection[MessageQueue]:
+        return [queue(1)]
+
+    monkeypatch.setattr(env, "admit", admit)
+    assert not await env.assignments.change(None, lambda: [queue(0), queue(1)])
+    assert await env.assignments.change(None, lambda: [queue(1)])
+
+    assert env.steps == ["QueuesAssigned 1", "on_assigned 1"]
+
+
+async def test_no_listener_is_called_if_no_queue_is_admitted(
+    env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(_: object) -> Collection[MessageQueue]:
+        return ()
+
+    monkeypatch.setattr(env, "admit", admit)
+    assert not await env.assignments.change(None, lambda: [queue(0)])
+
+    assert env.steps == []
+
+
+async def test_a_listener_and_its_tasks_must_not_wait_for_a_change(env: AssignmentEnv) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    async def note() -> None:
+        assignments = env.assignments
+        seen.append((assignments.is_changing_here(), assignments.is_in_listener()))
+
+    async def on_assigned() -> None:
+        await note()
+        await asyncio.create_task(note())
+
+    env.on_assigned = on_assigned
+    await env.hold(0)
+
+    assert seen == [(True, True), (True, False)]
+
+
+async def test_a_task_that_a_listener_started_may_wait_for_later_changes(
+    env: AssignmentEnv,
+) -> None:
+    ended = asyncio.Event()
+    tasks: list[asyncio.Task[bool]] = []
+
+    async def is_changing() -> bool:
+        await ended.wait()
+        return env.assignments.is_changing_here()
+
+    async def on_assigned() -> None:
+        tasks.append(asyncio.create_task(is_changing()))
+
+    env.on_assigned = on_assigned
+    await env.hold(0)
+    ended.set()
+
+    assert not await tasks[0]
+
+
+async def test_a_caller_of_earlier_changes_may_wait_for_one_with_a_listener(
+    env: AssignmentEnv,
+) -> None:
+    await env.hold(0)
+    env.on_assigned = anyio.sleep_forever
+    changing = asyncio.create_task(env.hold(0, 1))
+    await wait_all_tasks_blocked()
+
+    assert not env.assignments.is_changing_here()
+    assert not await call_isolated(env.assignments.is_in_listener)
+    changing.cancel()
+    await asyncio.wait([changing])
+
+
 async def test_a_late_revocation_does_not_end_the_next_assignment(env: AssignmentEnv) -> None:
     await env.hold(0)
     before = env.table[queue(0)]
     await env.hold()
     await env.hold(0)
+    env.steps.clear()
     await env.assignments.revoke([before])
-    assert env.held() == [0]
+    assert (env.held(), env.steps) == ([0], [])
     assert not env.table[queue(0)].dropped
 
     await env.assignments.revoke([env.table[queue(0)]])
@@ -415,4 +534,4 @@ async def test_revoke_all_without_drain_does_not_wait(env: AssignmentEnv) -> Non
     await env.assignments.revoke_all()
 
     assert env.held() == []
-    assert env.steps.count("QueuesRevoked 0 1") == 1
+    assert env.steps[2:] == ["on_revoked 0 1", "QueuesRevoked 0 1"]
