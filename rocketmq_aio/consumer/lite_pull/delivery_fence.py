@@ -59,15 +59,13 @@ class DeliveryFence(CommitFence[PolledQueue]):
 
     async def _catch_up(self, held: list[PolledQueue]) -> None:
         is_shared = False
-        try:
-            with anyio.move_on_after(COMPARE_SECONDS):
-                is_shared = await self._rejoin()
-                self.invalidate()  # a commit may have read the offsets before
-                await self._verify(held)
-                for assigned in self._current(held):
-                    assigned.pull_expired = False
-        finally:
-            self._release(self._current(held), is_shared=is_shared)
+        with anyio.move_on_after(COMPARE_SECONDS):
+            is_shared = await self._rejoin()
+            self.invalidate()  # a commit may have read the offsets before
+            await self._verify(held)
+            for assigned in self._current(held):
+                assigned.pull_expired = False
+        self._release(self._current(held), is_shared=is_shared)
 
     async def _verify(self, held: list[PolledQueue]) -> None:
         while any(each.min_commit_offset == UNVERIFIED for each in self._current(held)):

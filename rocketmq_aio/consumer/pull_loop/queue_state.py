@@ -211,9 +211,7 @@ class QueueState:
             self.written_at = boottime() + WRITTEN_SECONDS
 
     def drop(self) -> None:
-        """Stop pulling and delivering: the queue is revoked."""
-        if self.dropped:
-            return
+        """Stop pulling and delivering: the queue is revoked.  A second call changes nothing."""
         self._stop_delivery()
         self.dropped = True
         self.generation += 1

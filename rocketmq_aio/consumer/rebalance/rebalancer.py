@@ -197,9 +197,8 @@ class Rebalancer:
         """Query a broker of each of *topics*, each broker once."""
         asked: dict[str, str] = {}
         for topic in topics if self._clustering else ():
-            if self._instance.routes.known(topic) is not None:
-                with suppress(RouteNotFoundError):
-                    asked[topic] = self._instance.broker.any_broker(topic)
+            with suppress(RouteNotFoundError):
+                asked[topic] = self._instance.broker.any_broker(topic)
         listed, failures = await gather_limited(self._members_of, asked.values(), TOPICS_AT_ONCE)
         if sizes := [len(set(known)) for known in listed.values() if known]:
             self._group_size = max(sizes)

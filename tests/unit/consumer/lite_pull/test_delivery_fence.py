@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.group.group_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.lite_pull import delivery_fence
@@ -56,6 +57,7 @@ class FenceEnv:
         self.committed_by_others: int | None = THERE
         self.is_shared = True
         self.joined = asyncio.Event()
+        self.rejoins = 0
         self.fence = DeliveryFence(
             self.store,
             self.table,
@@ -69,6 +71,7 @@ class FenceEnv:
         self.ready.take(DELIVERED)
 
     async def _rejoin(self) -> bool:
+        self.rejoins += 1
         await self.joined.wait()
         if self.committed_by_others is not None:
             self.store.kept[queue(0)] = self.committed_by_others
@@ -125,11 +128,61 @@ async def test_one_message_at_a_time_is_withheld_as_well(env: FenceEnv) -> None:
 
 async def test_an_offset_committed_here_before_a_seek_skips_nothing(env: FenceEnv) -> None:
     env.assigned.mark_processed_at(THERE)
+    env.assigned.seek(2)
     env.assigned.seek(1)
     env.assigned.note_committed()
     env.stall()
 
     assert await env.recover() == 1
+
+
+async def test_an_offset_committed_here_before_a_lower_one_skips_nothing(env: FenceEnv) -> None:
+    for offset in (THERE, 1):
+        env.assigned.mark_processed_at(offset)
+        env.assigned.trust()
+        env.assigned.note_committed()
+    env.stall()
+
+    assert await env.recover() == DELIVERED
+
+
+async def test_an_offset_that_a_commit_read_before_the_others_left_is_read_again(
+    env: FenceEnv,
+) -> None:
+    env.stall()
+    await env.fence.refresh([env.assigned])
+
+    assert await env.recover() == THERE
+
+
+async def test_a_position_stays_if_the_offset_of_others_cannot_be_read_in_time(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_fence, "COMPARE_SECONDS", 0.05)
+    env.store.fail["read"] = StoreError("down")
+    env.stall()
+
+    assert await env.recover() == DELIVERED
+    assert offsets(env.ready.take(10)) == [3, 4, 5, 6, 7, 8, 9]
+
+
+async def test_a_revoked_queue_does_not_withhold_messages_of_others(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+
+    async def read_assigned(each: MessageQueue) -> int | None:
+        if each == queue(1):
+            env.table.pop(queue(1)).drop()
+            raise StoreError("down")
+        return await read(each)
+
+    monkeypatch.setattr(env.store, "read", read_assigned)
+    monkeypatch.setattr(delivery_fence, "RETRY_SECONDS", 0.001)
+    env.table[queue(1)] = assigned_queue(1, cache=env.cache)
+    env.stall()
+
+    assert await env.recover() == THERE
 
 
 async def test_a_position_set_before_the_committed_offset_was_read_stays(env: FenceEnv) -> None:
@@ -198,6 +251,19 @@ async def test_a_second_stall_withholds_until_its_own_recovery(env: FenceEnv) ->
     assert await env.recover() == THERE
 
 
+async def test_the_recovery_of_a_stall_does_not_end_a_later_one(env: FenceEnv) -> None:
+    env.stall()
+    await until(lambda: env.rejoins == 1, "the first recovery")
+    first, env.joined = env.joined, asyncio.Event()
+    env.stall()
+    await until(lambda: env.rejoins == 2, "the second recovery")
+    first.set()
+    await wait_all_tasks_blocked()
+
+    assert env.assigned.withheld
+    assert await env.recover() == THERE
+
+
 def expire(env: FenceEnv) -> None:
     """Note that the pulls of the queue failed for long."""
     env.assigned.doubt()
@@ -214,6 +280,7 @@ async def test_after_a_long_outage_the_position_moves_up_to_what_others_committe
     assert env.ready.take(10) == []
 
     assert await env.recover() == THERE
+    assert env.rejoins == 1
     env.fence.on_recovered(env.assigned)
     assert not env.assigned.withheld
 

@@ -10,9 +10,15 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pull_loop import queue_state
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
-from rocketmq_aio.errors import OffsetIllegalError
+from rocketmq_aio.consumer.pull_loop.queue_state import (
+    TRUSTED,
+    UNKNOWN,
+    UNVERIFIED,
+    WRITTEN_SECONDS,
+)
+from rocketmq_aio.errors import OffsetIllegalError, PermissionDeniedError
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 
 LOG_END = 200
@@ -304,6 +310,41 @@ def test_a_queue_without_a_start_is_not_moved_to_the_offset_of_others() -> None:
 
     assert not assigned.catch_up()
     assert not assigned.started.is_set()
+
+
+def test_a_position_that_was_set_counts_also_after_filtered_messages_are_pulled_again() -> None:
+    assigned = assigned_queue()
+    assigned.seek(5)
+    assigned.advance(20)
+    assigned.rescan(9)
+    assigned.doubt()
+
+    assert assigned.min_commit_offset == TRUSTED
+
+
+def test_a_broker_may_return_a_former_commit_until_it_has_written_the_one_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(queue_state, "boottime", lambda: now)
+    assigned = assigned_queue(begin=8)
+    assigned.seek(1)
+    assigned.note_committed()
+    now = WRITTEN_SECONDS - 1
+    assigned.note_committed()  # a later one
+    now = WRITTEN_SECONDS
+    assigned.doubt()
+    assigned.require(8)
+
+    assert assigned.min_commit_offset == 8
+
+
+def test_a_refused_start_does_not_undo_a_seek() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.seek(7)
+    assigned.fail_start(PermissionDeniedError(16, "no Get"))
+
+    assert assigned.started.is_set()
 
 
 def test_no_log_is_compared_with_messages_from_before_a_seek() -> None:

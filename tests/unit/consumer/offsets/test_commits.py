@@ -13,6 +13,7 @@ from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError, RequestTimeoutError
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.offset_brokers import Brokers
@@ -264,6 +265,7 @@ async def test_a_queue_that_is_not_started_is_skipped(
     await commits.commit(None)
 
     assert set(store.kept) == {queue(0), queue(1)}
+    assert table[queue(2)].furthest == UNKNOWN  # its position was not set
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "7", True, 2**63])

@@ -6,16 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
+from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.consumer import LitePullConfig, PushConfig
 from rocketmq_aio.consumer.pull_loop import flow_control as flow_control_module
-from rocketmq_aio.consumer.pull_loop.flow_control import TopicFlowControl
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl, TopicFlowControl
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
-from tests.unit.consumer.parts import message, queue
+from tests.unit.consumer.parts import assigned_queue, message, queue
 from tests.unit.consumer.pushing import pushing
 from tests.unit.consumer.worker_env import Gate
 from tests.unit.remoting.until import until
@@ -133,6 +134,19 @@ async def test_room_that_a_single_message_makes_is_noticed(
 
     await pausing
     assert bound.may_pull(assigned)
+
+
+async def test_a_queue_that_is_revoked_while_it_waits_for_room_is_not_kept() -> None:
+    cache = Cache()
+    assigned = assigned_queue(cached=2, cache=cache)
+    bound = CacheFlowControl(LitePullConfig(pull_threshold_per_queue=1), cache)
+    waiting = asyncio.create_task(bound.pause(assigned))
+    await wait_all_tasks_blocked()
+    assert cache.blocked == {assigned}
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert cache.blocked == set()
 
 
 async def test_few_messages_far_apart_wake_the_pull_loop_one_by_one() -> None:

@@ -181,10 +181,12 @@ async def test_change_affects_only_its_topics(env: AssignmentEnv) -> None:
 
 async def test_progress_is_committed_before_a_queue_is_released(env: AssignmentEnv) -> None:
     await env.hold(0)
-    env.table[queue(0)].take(4)
-    env.table[queue(0)].mark_processed()
+    assigned = env.table[queue(0)]
+    assigned.take(4)
+    assigned.mark_processed()
     await env.hold()
 
+    assert assigned.released
     assert env.store.kept == {queue(0): 4}
     assert env.kept == {0: 4}
     assert env.store.called("remove") == [queue(0)]
@@ -430,6 +432,16 @@ async def test_a_task_that_a_listener_started_may_wait_for_later_changes(
     ended.set()
 
     assert not await tasks[0]
+
+
+async def test_a_call_that_was_cancelled_in_a_listener_may_be_followed_by_another(
+    env: AssignmentEnv,
+) -> None:
+    env.on_assigned = anyio.sleep_forever
+    with anyio.move_on_after(0.001):
+        await env.hold(0)
+
+    assert not env.assignments.is_changing_here()
 
 
 async def test_a_caller_of_earlier_changes_may_wait_for_one_with_a_listener(

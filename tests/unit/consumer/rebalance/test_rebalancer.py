@@ -17,14 +17,20 @@ from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateMachineRoomNearby
-from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
+from rocketmq_aio.errors import (
+    NotConnectedError,
+    NotSupportedError,
+    RequestTimeoutError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.unit.consumer.parts import queue
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 DOWN = NotConnectedError("127.0.0.1:10911", "connection refused")
 
@@ -57,10 +63,15 @@ class Instance:
         return topic in self.gone
 
     def any_broker(self, topic: str) -> str:
+        if topic not in self.queues:
+            raise RouteNotFoundError(topic, "no broker is known")
         return self.brokers.get(topic, "broker-a")
 
     def broker_at(self, address: str) -> str:
         return address
+
+    def replicas_of(self, queue: MessageQueue) -> dict[int, str]:
+        return {}
 
     def connection_number(self, address: str) -> int:
         return self.connections
@@ -85,9 +96,14 @@ class PoppedQueues:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_known = self.is_supported = True
 
-    async def of(self, topic: str, strategy: object, address: str) -> Assignment:
+    async def of(self, topic: str, strategy: object, address: str) -> Assignment | None:
         self.asked.append(address)
+        if not self.is_supported:
+            raise NotSupportedError(3, "no such request", address)
+        if not self.is_known:
+            return None
         return {queue(0, topic=topic): MessageRequestMode.POP}
 
 
@@ -209,6 +225,31 @@ async def test_popped_queues_of_an_unsubscribed_topic_are_forgotten(
     assert set(rebalancer.popped) == {"invoices"}
 
 
+async def test_a_topic_that_brokers_do_not_assign_any_more_is_pulled(
+    instance: Instance, group: GroupEnv
+) -> None:
+    assignment = PoppedQueues()
+    group.rebalancer._assignment = cast(BrokerAssignment, assignment)
+    await group.rebalancer.round()
+    assert set(group.rebalancer.popped) == {"orders"}
+    assignment.is_supported = False
+
+    assert await group.rebalancer.round()
+    assert group.rebalancer.popped == {}
+    assert group.decided == {"orders": list(range(8))}
+
+
+async def test_a_topic_that_the_assigning_broker_does_not_know_keeps_its_queues(
+    instance: Instance, group: GroupEnv
+) -> None:
+    assignment = PoppedQueues()
+    group.rebalancer._assignment = cast(BrokerAssignment, assignment)
+    assignment.is_known = False
+
+    assert not await group.rebalancer.round()
+    assert group.decided == {}
+
+
 async def test_the_broker_that_lists_the_members_assigns_their_queues(
     instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +346,7 @@ async def test_members_that_have_not_reconnected_to_a_restarted_broker_keep_thei
     instance.members = ["me"]
 
     assert not await group.rebalancer.round()
+    assert not await group.rebalancer.round()
     assert group.decided == {"orders": [0, 1, 2, 3]}
 
     instance.members = ["me", "zoe"]
@@ -317,14 +359,53 @@ async def test_members_that_have_not_reconnected_to_a_restarted_broker_keep_thei
 async def test_members_that_do_not_reconnect_to_a_restarted_broker_lose_their_queues(
     instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalance_module, "RECONNECTION_SECONDS", 0.0)
+    monkeypatch.setattr(rebalance_module, "RECONNECTION_SECONDS", 0.001)
     instance.members = ["me", "zoe"]
     await group.rebalancer.round()
     instance.connections += 1
     instance.members = ["me"]
 
+    assert not await group.rebalancer.round()
+    await asyncio.sleep(0.01)
     assert await group.rebalancer.round()
     assert group.decided == {"orders": list(range(8))}
+
+
+async def test_members_are_awaited_at_each_of_several_restarted_brokers(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.queues["invoices"] = 8
+    instance.brokers["invoices"] = "broker-b"
+    group.topics = ["orders", "invoices"]
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.connections += 1
+    instance.members = ["me"]
+
+    assert not await group.rebalancer.round()
+    assert group.decided == {"orders": [0, 1, 2, 3], "invoices": [0, 1, 2, 3]}
+
+
+async def test_member_lists_of_a_limited_number_of_brokers_are_remembered(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "MAX_BROKERS", 2)
+    for broker in ("a", "b", "c"):
+        instance.brokers["orders"] = broker
+        assert await group.rebalancer.round()
+
+    assert list(group.rebalancer._listed) == ["c"]
+
+
+async def test_a_group_whose_members_are_unknown_keeps_its_size(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.members = []
+    await group.rebalancer.round()
+
+    assert group.rebalancer.has_other_members
 
 
 async def test_queues_of_a_departed_member_are_taken_over_in_the_next_round(
@@ -457,6 +538,30 @@ async def test_notifications_are_merged_for_longer_in_large_groups(
     for _ in range(2000):
         group.rebalancer.wake()
         await asyncio.sleep(0)
+    running.cancel()
+
+    assert group.rounds == 1
+
+
+async def test_the_time_between_rounds_of_a_large_group_is_limited(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "MEMBER_SECONDS", 60.0)
+    monkeypatch.setattr(rebalance_module, "MOST_SECONDS", 0.001)
+    running = asyncio.create_task(group.rebalancer.run())
+    await until(lambda: group.rounds == 1)
+    group.rebalancer.wake()
+    await until(lambda: group.rounds == 2)
+    running.cancel()
+
+
+async def test_a_complete_round_is_not_repeated_before_the_interval(
+    group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LEAST_SECONDS", "MEMBER_SECONDS", "INCOMPLETE_SECONDS"):
+        monkeypatch.setattr(rebalance_module, name, 0.0)
+    running = asyncio.create_task(group.rebalancer.run())
+    await settle(turns=200)
     running.cancel()
 
     assert group.rounds == 1
