@@ -122,6 +122,17 @@ async def test_the_route_to_a_broker_that_cannot_store_is_fetched_again(
     assert invalid == ["orders"]
 
 
+async def test_a_busy_broker_does_not_have_the_route_fetched_again(
+    two_brokers: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invalid: list[str] = []
+    monkeypatch.setattr(two_brokers.producer.client.routes, "invalidate", invalid.append)
+    two_brokers.cluster.faults.handle(SEND, BUSY)
+    await two_brokers.producer.send(ORDER)
+
+    assert invalid == []
+
+
 async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "RENEW_SECONDS", 60.0)
     without_refreshes(monkeypatch)

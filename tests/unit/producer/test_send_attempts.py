@@ -29,8 +29,10 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer import retry as retry_module, send_attempts
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.send_attempts import EARLY_SECONDS
 from rocketmq_aio.remoting.backoff import Backoff
+from tests.fakes.cluster import FakeCluster
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
     ORDER,
@@ -362,6 +364,55 @@ async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
         await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.2), 14)
 
     assert all(each <= 0.2 for each in given)
+
+
+# --- time of attempts ----------------------------------------------------------------------------
+
+
+async def test_the_last_attempt_has_all_the_time_that_is_left() -> None:
+    async with open_producer(brokers=2, config=ProducerConfig(retries=1)) as env:
+        env.cluster.faults.handle(SEND, DOWN)
+        given = record_timeouts(env)
+        await env.producer.send(ORDER, timeout_seconds=60)
+
+        first, last = given
+        assert first <= 30 < last
+
+
+async def test_an_attempt_that_only_one_broker_can_serve_has_all_the_time(
+    two_brokers: ProducerEnv,
+) -> None:
+    two_brokers.cluster.faults.handle(SEND, BUSY)
+    given = record_timeouts(two_brokers)
+    await two_brokers.producer.send(ORDER, queue=two_brokers.queue(), timeout_seconds=60)
+
+    assert len(given) == 2
+    assert min(given) > 30
+
+
+async def test_a_retry_at_the_only_broker_has_all_the_time(env: ProducerEnv) -> None:
+    env.broker.faults.handle(SEND, BUSY)
+    given = record_timeouts(env)
+    await env.producer.send(ORDER, timeout_seconds=60)
+
+    assert len(given) == 2
+    assert min(given) > 30
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(60, 3, 30), (5, 2.5, 3), (2, 1, 2)])
+async def test_an_attempt_leaves_time_for_a_replica_that_may_follow(
+    seconds: float, least: float, most: float
+) -> None:
+    """Half of the time, but no less than a response may take."""
+    async with (
+        FakeCluster(replicas=1, topics={"orders": 4}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+    ):
+        env = await reached(ProducerEnv(cluster, producer))
+        given = record_timeouts(env)
+        await producer.send(ORDER, timeout_seconds=seconds)
+
+        assert least < given[0] <= most
 
 
 # --- weaker guarantees ---------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.remoting.background_tasks import TaskFunction
 from rocketmq_aio.trace.message_trace import MessageTrace
+from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher, TraceEntry
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
 
@@ -151,6 +152,29 @@ async def test_a_failed_send_leaves_no_record() -> None:
             await producer.send(ORDER)
 
     assert records(cluster) == []
+
+
+async def test_a_retried_send_has_one_record() -> None:
+    trace = MessageTrace(flush_seconds=3600)
+    async with shop(trace) as (cluster, producer):
+        cluster.faults.handle(SEND, Response(2, remark="system busy"))
+        result = await producer.send(ORDER)
+
+    ((kind, *_, offset_id, good),) = records(cluster)
+    assert (kind, good, offset_id) == ("Pub", "true", result.offset_message_id)
+
+
+async def test_a_waiting_record_does_not_keep_the_body_of_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting: list[TraceEntry] = []
+    monkeypatch.setattr(TraceDispatcher, "add", lambda _, entry: waiting.append(entry))
+    async with shop(MessageTrace()) as (_, producer):
+        await producer.send(ORDER)
+
+    (entry,) = waiting
+    sent, _, _, size = entry  # type: ignore[misc]  # a stored send
+    assert (sent.body, size) == (b"", len(ORDER.body))
 
 
 async def test_no_trace_is_sent_to_a_broker_that_switched_it_off() -> None:

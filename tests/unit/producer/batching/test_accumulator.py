@@ -44,6 +44,7 @@ from tests.unit.producer.producer_env import (
     connected,
     open_producer,
     reached,
+    record_timeouts,
 )
 from tests.unit.remoting.until import settle, until
 
@@ -244,6 +245,20 @@ async def test_a_send_with_an_earlier_deadline_gets_its_own_batch() -> None:
         await env.producer.flush()
 
         assert requests(env) == [SEND, SEND, SEND]
+
+
+async def test_a_batch_ends_at_the_earliest_deadline_of_its_messages() -> None:
+    async with open_producer(config=waiting()) as env:
+        await reached(env)
+        given, now = record_timeouts(env), monotonic()
+        batcher, room = env.producer._batched_sends.accumulator, env.producer._in_flight
+        for left in (60.0, 51.0, 55.0):  # as after a wait for room
+            assert room.try_acquire(1)
+            batcher.add(Message("orders", b"x"), None, 60.0, now + left)
+        await env.producer.flush()
+
+        assert requests(env) == [SEND_BATCH]
+        assert given[0] <= 51.0
 
 
 async def test_a_message_above_max_bytes_is_sent_at_once() -> None:
@@ -511,6 +526,17 @@ async def test_each_caller_gets_its_own_error(turn_env: ProducerEnv) -> None:
     assert all(type(each) is SendUnknownError for each in errors)
     assert len({getattr(each, "message_id", "") for each in errors}) == 3
     assert turn_env.room_taken() == (0, 0)
+
+
+async def test_errors_have_the_ids_under_which_the_messages_may_be_stored(
+    turn_env: ProducerEnv,
+) -> None:
+    turn_env.broker.faults.close(SEND_BATCH, times=None)
+    errors = await asyncio.gather(*send_all(turn_env, messages(3)), return_exceptions=True)
+    stored = [each.properties["UNIQ_KEY"] for each in turn_env.broker.messages("orders")]
+
+    ids = [each.message_id for each in errors if isinstance(each, SendUnknownError)]
+    assert ids == stored[:3]
 
 
 async def test_an_unknown_queue_fails_every_caller(turn_env: ProducerEnv) -> None:
