@@ -407,6 +407,35 @@ async def test_a_suspended_message_is_no_retry_since_5_5(
     assert again.reconsume_times == is_before(rocketmq_cluster.version, "5.5")
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_reset_moves_a_group_that_pops(
+    admin: AdminClient,
+    rocketmq_cluster: Cluster,
+    rocketmq_topic: str,
+    rocketmq_group: str,
+    *,
+    orderly: bool,
+) -> None:
+    place = Place(rocketmq_cluster.namesrv, rocketmq_topic, rocketmq_group)
+    if rocketmq_cluster.version.startswith("4."):
+        await refused(place)
+        return
+    await place.send(numbers(6))
+    async with place.popping(orderly=orderly) as consumer:
+
+        async def receive_all() -> Counter[str]:
+            taken = await received(consumer, 6)
+            await asyncio.gather(*map(consumer.ack, taken))
+            return Counter(each.body.decode() for each in taken)
+
+        assert await receive_all() == Counter(numbers(6))
+        await admin.offsets.reset(rocketmq_group, rocketmq_topic, "earliest")
+        assert await receive_all() == Counter(numbers(6))
+        await place.send(numbers(6))
+        await admin.offsets.reset(rocketmq_group, rocketmq_topic, "latest")
+        assert await is_quiet(consumer)
+
+
 async def tried_again(place: Place, marker: str) -> None:
     await place.send(numbers(3))
     async with place.popping(invisible_seconds=1) as consumer:
