@@ -139,6 +139,27 @@ async def test_a_check_without_a_state_results_in_unknown(
     assert await env.run_check(1) == [UNKNOWN]
 
 
+async def test_unknown_for_a_broker_that_is_gone_does_not_end_the_client(
+    env: TransactionEnv,
+) -> None:
+    client = env.producer.client
+    await leave_open(env)
+
+    async def outlast_the_broker() -> TransactionState:
+        address = env.broker.address
+        await env.broker.stop()
+        await until(lambda: not client.remoting.is_connected(address))
+        return TransactionState.UNKNOWN
+
+    env.check.result = lambda _: outlast_the_broker()
+    await env.broker.check_transactions()
+    await until(lambda: env.check.calls and not env.producer._checks._workers)
+    await env.broker.start()
+
+    assert (await env.producer.send(ORDER)).ok
+    assert env.flags() == []
+
+
 async def test_a_check_that_times_out_results_in_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
     async with open_transactions() as env:
@@ -857,6 +878,20 @@ async def test_hooks_run_once_for_a_commit_with_a_discarded_copy() -> None:
         await env.run_check(3)
 
     assert [each.state for each in hook.seen] == [TransactionState.COMMIT]
+
+
+async def test_hooks_get_the_cancellation_of_a_decision() -> None:
+    hook = Decided()
+    async with open_transactions(hooks=(hook,)) as env:
+        env.broker.faults.drop(END, executed=False)
+        committing = asyncio.create_task(env.commit(ORDER))
+        await env.broker.wait_for(END, 1)
+        committing.cancel()
+        await asyncio.wait([committing])
+
+    (context,) = hook.seen
+    assert context.state is TransactionState.COMMIT
+    assert isinstance(context.error, asyncio.CancelledError)
 
 
 async def test_logged_decisions_keep_no_messages() -> None:
