@@ -211,6 +211,19 @@ async def test_opaques_wrap_around_and_skip_those_in_use() -> None:
         asked.cancel()
 
 
+async def test_a_request_does_not_take_the_opaque_of_an_unanswered_one() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask()]
+        await settle()
+        wire.connection._opaque -= 1  # as after all numbers
+        asked.append(wire.ask())
+        await settle()
+        for request, body in zip(wire.written, (b"first", b"second"), strict=True):
+            wire.answer(request, body)
+
+        assert [(await task).body for task in asked] == [b"first", b"second"]
+
+
 async def test_a_request_that_is_not_answered_ends_at_its_own_deadline() -> None:
     async with Wire() as wire:
         loop = asyncio.get_running_loop()
@@ -442,6 +455,33 @@ async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> 
 
         assert [command.code for command in wire.written] == [30, 34]
         holder.cancel()
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_oneway_request_over_a_lost_connection_raises(waiting: bool) -> None:
+    async with Wire() as wire:
+        frame = encode_command(Command(34, 1, ONEWAY_FLAG), {}), b""
+        if waiting:  # for the peer to read
+            wire.connection.pause_writing()
+        else:
+            wire.connection.abort("gone")
+        sending = asyncio.ensure_future(wire.connection.send_oneway(34, frame, 60.0))
+        await settle()
+        wire.connection.abort("gone")
+
+        with pytest.raises(NotConnectedError, match="gone"):
+            await sending
+
+
+async def test_the_first_reason_why_a_connection_ends_is_that_of_the_errors() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.connection.abort("silent for 10 s")
+        wire.connection.abort("the client was closed")
+
+        with pytest.raises(ConnectionLostError, match="silent"):
+            await asked
 
 
 async def test_a_peer_silent_after_timeouts_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:

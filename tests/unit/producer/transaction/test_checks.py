@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from time import monotonic
 
 import pytest
 from msgspec.structs import replace
@@ -314,6 +315,18 @@ async def test_a_check_after_thousands_of_other_decisions_discards_the_copy(
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
     assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
+
+
+async def test_the_time_to_record_a_commit_begins_with_its_response(env: TransactionEnv) -> None:
+    held = env.broker.faults.hold(END)
+    committing = asyncio.create_task(env.commit(ORDER))
+    await held.wait(1)
+    before_response = monotonic()
+    held.release()
+    committed = env.producer._log.find((await committing).message_id)
+
+    assert committed is not None
+    assert committed.committed_at >= before_response
 
 
 async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
