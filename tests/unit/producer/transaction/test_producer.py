@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -383,10 +384,20 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
 # --- what is not confirmed -----------------------------------------------------------------------
 
 
-async def test_the_decision_is_retried_at_a_busy_broker(env: TransactionEnv) -> None:
+async def test_the_decision_is_retried_at_a_busy_broker_with_pauses(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(end_transaction_module, "asyncio", SimpleNamespace(sleep=sleep))
     env.broker.faults.refuse("end_transaction", 2, "busy", times=2)
     tx = await env.commit(ORDER)
 
+    assert len(pauses) == 2
+    assert all(pauses)
     assert env.flags() == [COMMIT] * 3
     assert (env.visible, tx.result.confirmed) == ([b"paid"], True)  # type: ignore[union-attr]
 
@@ -417,13 +428,33 @@ async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEn
     assert (env.flags(), env.visible) == ([COMMIT], [b"paid"])
 
 
-async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
+@pytest.mark.parametrize("state", [TransactionState.COMMIT, TransactionState.ROLLBACK])
+async def test_a_rejected_decision_is_not_repeated_and_does_not_raise(
+    state: TransactionState, env: TransactionEnv
+) -> None:
     env.broker.faults.refuse("end_transaction", 1, "Find prepared transaction message failed")
-    tx = await env.commit(ORDER)
+    async with env.producer.transaction(ORDER) as tx:
+        await tx.decide(state)
 
     assert tx.result is not None
     assert isinstance(tx.result.error, BrokerError)
-    assert env.flags() == [COMMIT]
+    assert len(env.flags()) == 1
+
+
+async def test_a_decision_that_a_former_master_rejects_has_the_route_fetched_again(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invalid: list[str] = []
+    monkeypatch.setattr(env.producer.client.routes, "invalidate", invalid.append)
+    env.broker.faults.refuse("end_transaction", 2, "busy")
+    await env.commit(ORDER)
+    assert invalid == []
+    env.broker.faults.refuse("end_transaction", 11, "a slave does not end transactions")
+    tx = await env.commit(ORDER)
+
+    assert invalid == ["orders"]
+    assert tx.result is not None
+    assert tx.result.confirmed
 
 
 async def test_decisions_of_many_topics_keep_few_prepared_requests(
