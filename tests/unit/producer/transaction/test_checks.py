@@ -557,6 +557,18 @@ async def test_a_commit_without_a_response_is_repeated_if_the_broker_responds_to
         assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
 
 
+async def test_a_commit_without_a_response_is_not_repeated_after_a_busy_response(
+    quickly_late: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy broker rejects requests before earlier ones that it has queued are executed."""
+    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 60.0)  # the probe is answered
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
+        await commit_late(env, unanswered=1)
+        env.broker.faults.refuse("end_transaction", ResponseCode.SYSTEM_BUSY)
+
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, UNKNOWN]
+
+
 async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
     quickly_late: None,
 ) -> None:
@@ -670,6 +682,40 @@ async def test_a_new_master_of_the_broker_that_confirmed_gets_the_commit_again(
         await env.producer.client.heartbeats.start(env.broker.address)
 
         assert await env.run_check(2) == [COMMIT, COMMIT]
+
+
+async def test_a_restarted_broker_that_no_route_names_gets_the_commit_again() -> None:
+    """Checks of 4.9 brokers do not contain their name."""
+    async with open_transactions(version="4.9.7") as env:
+        tx = await env.commit(ORDER)
+        await env.broker.restart()
+        reopen(env.broker, tx.message_id)
+        await env.producer.client.heartbeats.start(env.broker.address)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(env.producer.client.routes, "broker_at", lambda _: None)
+
+            assert await env.run_check(2) == [COMMIT, COMMIT]
+
+
+async def test_a_broker_that_goes_away_while_it_is_examined_gets_the_commit_again(
+    env: TransactionEnv,
+) -> None:
+    """The response of the examination comes over another connection than that of the commit."""
+    tx = await env.commit(ORDER)
+    reopen(env.broker, tx.message_id)
+    env.broker.faults.refuse("end_transaction", ResponseCode.GO_AWAY, "going away")
+
+    assert await env.run_check(4) == [COMMIT, ROLLBACK, ROLLBACK, COMMIT]
+
+
+async def test_a_rejected_commit_is_repeated_by_the_next_check(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction, "RECORD_SECONDS", 60.0)
+    env.broker.faults.refuse("end_transaction", 1, "the store is not available")
+    await env.commit(ORDER)
+
+    assert await env.run_check(2) == [COMMIT, COMMIT]
 
 
 async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -> None:
