@@ -329,6 +329,21 @@ async def test_the_time_to_record_a_commit_begins_with_its_response(env: Transac
     assert committed.committed_at >= before_response
 
 
+async def test_the_time_to_record_a_commit_begins_with_the_loss_of_its_connection(
+    env: TransactionEnv,
+) -> None:
+    held = env.broker.faults.hold(END)
+    committing = asyncio.create_task(env.commit(ORDER))
+    await held.wait(1)
+    before_loss = monotonic()
+    env.producer.client.remoting.drop(env.broker.address, "cut")
+    committed = env.producer._log.find((await committing).message_id)
+    held.release()
+
+    assert committed is not None
+    assert committed.committed_at >= before_loss
+
+
 async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
     env: TransactionEnv,
 ) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
@@ -115,6 +116,36 @@ async def test_a_cancelled_block_is_rolled_back(env: TransactionEnv) -> None:
 
     assert task.cancelled()
     assert (env.flags(), env.visible, env.open) == ([ROLLBACK], [], [])
+
+
+async def test_a_block_that_an_anyio_scope_cancels_is_rolled_back(env: TransactionEnv) -> None:
+    with anyio.CancelScope() as scope:
+        async with env.producer.transaction(ORDER) as tx:
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    assert env.flags() == [ROLLBACK]
+    assert tx.result is not None
+    assert tx.result.confirmed
+
+
+async def test_a_block_that_is_cancelled_while_it_commits_is_not_rolled_back(
+    env: TransactionEnv,
+) -> None:
+    held = env.broker.faults.hold(END)
+
+    async def commit() -> None:
+        async with env.producer.transaction(ORDER) as tx:
+            await tx.commit()
+
+    committing = asyncio.create_task(commit())
+    await held.wait(1)
+    committing.cancel()
+    await asyncio.wait([committing])
+    held.release()
+
+    assert committing.cancelled()
+    assert env.flags() == [COMMIT]
 
 
 async def test_a_block_can_commit_before_its_end(env: TransactionEnv) -> None:
@@ -457,6 +488,40 @@ async def test_a_decision_that_a_former_master_rejects_has_the_route_fetched_aga
     assert tx.result.confirmed
 
 
+async def test_a_decision_goes_to_the_last_master_while_no_route_names_one(
+    env: TransactionEnv,
+) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        env.cluster.name_server.headless = {env.broker.name}
+        await env.producer.client.routes.fetch("orders")
+
+    assert tx.result is not None
+    assert tx.result.confirmed
+
+
+async def test_a_transaction_whose_commit_is_cancelled_is_over(env: TransactionEnv) -> None:
+    env.broker.faults.drop(END, executed=False)
+    committing = asyncio.create_task(env.commit(ORDER))
+    await env.broker.wait_for(END, 1)
+    committing.cancel()
+    await asyncio.wait([committing])
+
+    assert committing.cancelled()
+    assert env.producer._log._in_progress == {}  # `close` does not wait for it
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+async def test_only_decisions_without_confirmation_are_logged(
+    rejected: bool, env: TransactionEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    if rejected:
+        env.broker.faults.refuse("end_transaction", 1, "not found")
+    await env.commit(ORDER)
+
+    logged = [each for each in caplog.messages if "transaction_not_confirmed" in each]
+    assert len(logged) == rejected
+
+
 async def test_decisions_of_many_topics_keep_few_prepared_requests(
     env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -713,11 +778,11 @@ async def test_topics_of_transactions_stay_registered(env: TransactionEnv) -> No
 async def test_the_number_of_registered_topics_of_transactions_is_bounded(
     env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_module, "MAX_TOPICS", 1)
-    await env.commit(ORDER)
-    await env.commit(Message("others", b"paid"))
+    monkeypatch.setattr(transaction_module, "MAX_TOPICS", 2)
+    for topic in ("orders", "others", "orders", "more"):
+        await env.commit(Message(topic, b"paid"))
 
-    assert list(env.producer._half_sender.topics) == ["others"]
+    assert list(env.producer._half_sender.topics) == ["orders", "more"]  # the last ones sent to
 
 
 @pytest.mark.parametrize(
