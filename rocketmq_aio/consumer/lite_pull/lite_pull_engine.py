@@ -137,21 +137,17 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             self._assign(chosen, wanted)
             return chosen
 
-        async def change() -> None:
-            # Chosen together with the change of the table: a cancelled call changes nothing.
-            await self._assignments.change(None, assign)
-            await self.instance.heartbeats.send_all(self.group)
-
         async def later() -> None:
             try:
-                await change()
+                await self._assignments.change(None, assign)
             except RocketMQError as error:
                 logger.warning("subscription_change_failed", group=self.group, reason=str(error))
 
         if self._may_wait_for_caller():
             self._tasks.spawn(later, name="change")
         else:
-            await change()
+            # Chosen together with the change of the table: a cancelled call changes nothing.
+            await self._assignments.change(None, assign)
 
     def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
         if self._subscriptions and manual != (self._manual is not None):

@@ -344,6 +344,47 @@ async def test_assigned_topics_may_have_different_expressions(
             await consumer.assign(queues, {TOPIC: 5})  # type: ignore[dict-item]
 
 
+async def test_an_assignment_with_an_expression_that_a_broker_refuses_changes_nothing(
+    cluster: FakeCluster,
+) -> None:
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue(1)])
+        with pytest.raises(SubscriptionError):
+            await consumer.assign([queue(2)], MessageSelector.by_sql("a >"))
+
+        assert consumer.assignment() == [queue(1)]
+
+
+async def test_a_round_of_an_earlier_subscription_assigns_no_queues_beside_the_assigned_ones(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic("invoices", 1)
+    invoices = queue(0, topic="invoices")
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue(1), invoices])
+        engine = consumer._engine
+        before = dict(engine.table)
+        await engine._apply({TOPIC: frozenset(map(queue, range(4)))})
+
+        assert engine.table == before
+
+
+async def test_a_subscription_during_an_assignment_that_waits_outlasts_it(
+    cluster: FakeCluster,
+) -> None:
+    async with consumer_of(cluster) as consumer:
+        changing = consumer._engine._assignments.changing
+        async with changing:
+            assigning = asyncio.create_task(consumer.assign([queue(1)]))
+            await until(lambda: changing.statistics().tasks_waiting, "the assignment")
+            await consumer.subscribe(TOPIC)
+        with pytest.raises(ConfigError):
+            await assigning
+        await consumer.ready(15)
+
+        assert consumer.assignment() == [queue(number) for number in range(4)]
+
+
 async def test_members_read_the_same_assigned_queues(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consumer_of(cluster) as one, consumer_of(cluster) as other:
