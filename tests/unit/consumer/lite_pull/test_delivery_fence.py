@@ -355,7 +355,10 @@ async def test_a_consumer_does_not_return_what_others_processed_during_a_stall(
             assert len(heartbeats) > 1
 
 
-async def test_a_consumer_of_assigned_queues_returns_all_messages_after_a_stall() -> None:
+async def test_a_consumer_of_assigned_queues_returns_all_messages_at_once_after_a_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery_fence, "COMPARE_SECONDS", 3600.0)
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster, *numbers(10))
         async with consumer_of(cluster) as consumer:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.pull_loop import log_comparison
 from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, StoredAt
-from rocketmq_aio.consumer.pull_loop.queue_state import QueueState, Start
+from rocketmq_aio.consumer.pull_loop.log_comparison import RESCANNED_OFFSETS
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState, Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.errors import (
@@ -25,6 +26,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
@@ -404,6 +406,61 @@ async def test_filtered_messages_are_pulled_again_from_a_log_that_became_shorter
     assert bodies(await env.polled(1)) == ["b"]
     offsets = [pull.queue_offset for pull in env.wire.pulls]
     assert 1 in offsets[offsets.index(5) :]
+    assert env.events == env.corrected == []
+
+
+@pytest.mark.parametrize(
+    ("found_at", "filtered_from", "position", "differs_at"),
+    [
+        (None, 4, 10, None),
+        (2, 4, 10, 2),
+        (4, UNKNOWN, 10, None),
+        (4, 4, 10, 4),
+        (4, 4, 4 + RESCANNED_OFFSETS + 1, 5),
+    ],
+    ids=["deleted", "another log", "not filtered", "filtered", "many filtered"],
+)
+async def test_only_messages_that_may_differ_are_read_again(
+    env: PullerEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    found_at: int | None,
+    filtered_from: int,
+    position: int,
+    differs_at: int | None,
+) -> None:
+    async def first_difference(*_: object) -> int | None:
+        return found_at
+
+    env.put("0", "1", "2", "3")
+    assigned = env.begin()
+    await env.polled(4)
+    assigned.drop()
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    assigned.next_offset, assigned.filtered_from = position, filtered_from
+    logs = env.puller._logs
+
+    assert await logs.first_difference(assigned, ADDRESS) == differs_at
+    assigned.queue = queue(0, "__syslo__global__")
+    assert await logs.first_difference(assigned, ADDRESS) is None
+
+
+@pytest.mark.parametrize("start", [1, 2])
+async def test_a_kept_position_before_the_difference_of_the_logs_stays(
+    env: PullerEnv, start: int
+) -> None:
+    env.put("0", "1", "2", "3")
+    before = env.begin()
+    await env.polled(4)
+    before.drop()
+    env.broker.clock.advance(1)
+    del env.broker.topics["orders"].queues[0].messages[2:]
+    env.put("new 2", "new 3", "new 4")
+    env.starts.found = Start(start, last_message=before.last_message)
+    env.begin()
+
+    expected = ["0", "1", "new 2", "new 3", "new 4"][start:]
+    assert bodies(await env.polled(len(expected))) == expected
+    assert env.events == []
 
 
 async def test_a_seek_during_the_comparison_after_an_illegal_offset_wins(
@@ -454,6 +511,29 @@ async def test_a_replica_that_ended_before_the_position_is_not_read_behind_it(
     await until(lambda: len(pauses) > 3, "retries")
 
     assert (assigned.next_offset, env.cache.count) == (5, 0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_replica_that_ended_before_the_position_is_read_again_after_a_master(
+    env: PullerEnv,
+) -> None:
+    env.put(*map(str, range(6)))
+    records = [each.record for each in env.broker.messages("orders", 0)]
+    env.starts.found = Start(5)
+    env.wire.addresses = {1: REPLICA}
+    env.respond(moved(3), times=None)
+    assigned = env.begin()
+    await until(lambda: assigned.replica_ended, "the end of the replica")
+    env.usual()
+    env.wire.addresses = {MASTER_ID: ADDRESS, 1: REPLICA}
+    assert bodies(await env.polled(1)) == ["5"]
+    env.events.clear()
+    env.wire.addresses = {1: REPLICA}
+    env.respond(found(6, records[5]), times=None)
+    assigned.seek(5)
+
+    assert bodies(await env.polled(1)) == ["5"]
+    assert env.events == []
 
 
 @pytest.mark.usefixtures("impatient")

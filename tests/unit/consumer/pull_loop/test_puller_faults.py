@@ -500,6 +500,18 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
     assert env.corrected == []
 
 
+async def test_a_replica_that_lags_behind_its_master_is_no_failure(env: PullerEnv) -> None:
+    suggest_replica(env)
+    env.respond(moved(0))
+    assigned = env.begin()
+    await env.polled(1)
+    env.put("b")
+    assert bodies(await env.polled(1)) == ["b"]
+
+    assert env.wire.addressed.count(REPLICA) == 1
+    assert (env.events, assigned.replica_ended) == ([], False)
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("differs", [False, True], ids=["same log", "another log"])
 async def test_a_replica_is_read_while_its_master_is_away_unless_its_log_differs(
@@ -613,6 +625,20 @@ async def test_a_reset_in_a_response_that_meets_a_seek_is_applied(env: PullerEnv
     await until(lambda: env.resets, "a reset")
 
     assert env.resets == [1]
+
+
+async def test_a_reset_that_cannot_be_read_does_not_stop_the_queue(env: PullerEnv) -> None:
+    def respond(*_: object) -> Response:
+        env.usual()
+        assigned.seek(1)
+        return replace(reset_to(1), ext={"nextBeginOffset": "soon"})
+
+    env.put("a", "b")
+    env.respond(respond)
+    assigned = env.begin()
+
+    assert bodies(await env.polled(1)) == ["b"]
+    assert env.resets == []
 
 
 @pytest.mark.usefixtures("impatient")
