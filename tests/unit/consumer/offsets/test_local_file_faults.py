@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import psutil  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 
 from rocketmq_aio.consumer.offsets import local_file as offset_file
@@ -54,6 +55,28 @@ def found_after(base: Path, disk: MemoryDisk) -> dict[MessageQueue, int]:
     file.close()
     assert corrupt == []
     return found
+
+
+def test_reads_and_writes_leave_no_descriptor_open(tmp_path: Path) -> None:
+    disk, path, process = Disk(), tmp_path / "offsets.json", psutil.Process()
+    before = process.num_fds()
+    disk.write(path, b"{}")
+    disk.sync_folder(tmp_path)
+    assert disk.read(path) == b"{}"
+    with pytest.raises(OSError, match="not a plain file"):
+        disk.read(tmp_path)
+
+    assert process.num_fds() == before
+
+
+def test_the_whole_content_is_written_before_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    Disk().write(tmp_path / "offsets.json", b"12345")
+
+    assert sizes == [5]
 
 
 def test_after_a_power_cut_at_any_step_the_old_or_the_new_state_is_found(tmp_path: Path) -> None:
