@@ -230,6 +230,15 @@ async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: F
     assert sorted(events) == [("invoices", 2), (TOPIC, 5)]
 
 
+async def test_a_topic_is_not_listened_to_after_it_was_unsubscribed(cluster: FakeCluster) -> None:
+    async with consumer_of(cluster) as consumer:
+        await consumer.subscribe(TOPIC, on_queues_changed=lambda _topic, _queues: None)
+        await consumer.ready(5)
+        await consumer.unsubscribe(TOPIC)
+
+        assert consumer._engine.topics() == set()
+
+
 async def test_a_listener_that_takes_long_is_called_for_one_change_after_another(
     cluster: FakeCluster,
 ) -> None:

@@ -75,6 +75,31 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) ->
         LocalFileOffsetStore(tmp_path).bind(CLIENT, name)
 
 
+def test_a_name_of_the_longest_folder_is_accepted() -> None:
+    assert path_component("group", "g" * 255) == "g" * 255
+
+
+def test_a_folder_that_is_no_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="offset_folder="):
+        offset_folder(5)  # type: ignore[arg-type]
+
+
+async def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+    await save(tmp_path / "state" / "app" / "base", {queue(0): 5})
+
+    assert file_in(tmp_path / "state" / "app" / "base").exists()
+
+
+async def test_topics_of_a_java_client_lose_their_namespace(tmp_path: Path) -> None:
+    put_file(tmp_path, encode_offsets({queue(0, topic="test%orders"): 5}))
+    store = LocalFileOffsetStore(tmp_path)
+    store.bind(CLIENT, "billing", inner=lambda topic: topic.removeprefix("test%"))
+    await store.load()
+
+    assert await store.read(queue(0)) == 5
+    await store.close()
+
+
 async def test_files_and_folders_are_for_this_user_only(tmp_path: Path) -> None:
     await save(tmp_path / "base", {queue(0): 5})
     await save(tmp_path / "base", {queue(0): 6})

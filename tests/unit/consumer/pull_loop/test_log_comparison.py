@@ -482,6 +482,23 @@ async def test_a_seek_during_the_comparison_after_an_illegal_offset_wins(
     assert env.events == []
 
 
+async def test_messages_before_the_difference_are_not_read_again_after_an_illegal_offset(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_difference(*_: object) -> int:
+        return 2
+
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.respond(moved(0))
+    assigned.interrupt()
+
+    assert bodies(await env.polled(1)) == ["c"]
+
+
 async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_are_read(
     env: PullerEnv,
 ) -> None:
@@ -496,6 +513,47 @@ async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_
     assigned.interrupt()
 
     assert bodies(await env.polled(2)) == ["b", "c"]
+
+
+async def test_a_limited_number_of_lost_ones_that_were_filtered_out_is_read_once_more(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_comparison, "RESCANNED_OFFSETS", 1)
+    env.subscribe("wanted")
+    env.put("a", tag="wanted")
+    env.put("0", "1", "2", "3", tag="other")
+    assigned = env.begin()
+    await env.polled(1)
+    await until(lambda: assigned.next_offset == 5, "the end")
+    del env.broker.topics["orders"].queues[0].messages[1:]
+    env.put("b", "c", tag="wanted")
+    assigned.interrupt()
+    await until(lambda: assigned.next_offset == 3, "the correction")
+    env.put("d", tag="wanted")
+
+    assert bodies(await env.polled(2)) == ["c", "d"]
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
+async def test_a_log_that_ends_at_a_kept_position_is_not_compared_with_the_former_one_again(
+    env: PullerEnv,
+) -> None:
+    env.put("0", "1", "2", "3")
+    before = env.begin()
+    await env.polled(4)
+    before.drop()
+    env.broker.clock.advance(1)
+    del env.broker.topics["orders"].queues[0].messages[2:]
+    env.starts.found = Start(2, last_message=before.last_message)
+    env.begin()
+    taken = []
+    for body in ("new 2", "new 3", "new 4"):
+        env.put(body)
+        taken += bodies(await env.polled(1))
+
+    assert taken == ["new 2", "new 3", "new 4"]
+    assert env.events == []
 
 
 async def test_a_replica_that_ended_before_the_position_is_not_read_behind_it(
