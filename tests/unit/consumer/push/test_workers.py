@@ -22,7 +22,9 @@ from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
+from rocketmq_aio.consumer.push.workers import Worker
 from rocketmq_aio.model.message import MessageExt
+from tests.unit.consumer.parts import message
 from tests.unit.consumer.worker_env import Broken, FakeSendBack, Gate, WorkerEnv, forever
 from tests.unit.remoting.foreign_cancellation import (
     await_cancelled_task,
@@ -237,6 +239,49 @@ async def test_stuck_handler_is_reported_once_with_queue_and_offset(
     assert (event.queue, event.offset) == (assigned.queue, 7)
 
 
+async def test_each_stuck_handler_of_a_worker_is_reported_once() -> None:
+    env = WorkerEnv(forever, stuck_seconds=10, consume_timeout_seconds=60)
+    worker = Worker(0, messages=[message(7)])
+    reported = []
+    for seconds in (9, 11, 12, 13, 1, 11, 12):  # of two handlers
+        env.workers._check_time(worker, seconds)
+        reported.append(len(env.events))
+
+    assert reported == [0, 1, 1, 1, 1, 2, 2]
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_once() -> None:
+    env = WorkerEnv(forever, consume_timeout_seconds=10)
+    handling = asyncio.create_task(forever())
+    worker = Worker(0, task=handling, messages=[message(7)])
+    for seconds in (9, 11, 12):
+        env.workers._check_time(worker, seconds)
+
+    assert (worker.expired, handling.cancelling()) == (True, 1)
+    await asyncio.wait([handling])
+
+
+async def test_surplus_workers_whose_handlers_take_too_long_prevent_no_start() -> None:
+    env = WorkerEnv(forever, concurrency=1)
+    env.workers._workers = {0: Worker(0), 1: Worker(1, expired=True)}
+    assert env.workers.can_start
+    env.workers.resize(2)
+    env.workers._workers[0].expired = True
+    assert not env.workers.can_start
+
+
+async def test_all_workers_share_one_timer(worker_env: MakeWorkerEnv) -> None:
+    gate = Gate()
+    async with worker_env(gate.__call__) as env:
+        env.pull(0)
+        await gate.reached.wait()
+        timer = env.workers._timer
+        env.pull(1, queue_id=1)
+        await until(lambda: len(gate.seen) == 2, "the second handler")
+
+        assert env.workers._timer is timer is not None
+
+
 async def test_times_are_checked_while_a_handler_runs_and_not_afterwards(
     worker_env: MakeWorkerEnv,
 ) -> None:
@@ -313,6 +358,72 @@ async def test_closing_cancels_handlers_and_settles_nothing(worker_env: MakeWork
 
     assert assigned.committable == 0
     assert env.send_back.sent == []
+    assert env.workers.busy == []
+
+
+async def test_a_handler_that_raises_when_the_consumer_closes_is_no_failure_of_the_consumer(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    async def handle(_: MessageExt) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise LookupError("a bug") from None
+
+    async with worker_env(handle) as env:
+        assigned = env.pull(0)
+        await until(lambda: assigned.active == 1, "the handler")
+
+    assert env.failures == []
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_statistics_count_handled_and_failed_messages_and_the_time_of_handlers_only(
+    worker_env: MakeWorkerEnv, monkeypatch: pytest.MonkeyPatch, *, orderly: bool
+) -> None:
+    now, ok, bad, time = 0.0, 0, 0, 0.0
+
+    class Slow(FakeSendBack):
+        async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+            nonlocal now
+            now += 100
+            await super().send_back(message, delay_level)
+
+    async def handle(message: MessageExt) -> None:
+        nonlocal now
+        now += 1
+        if message.queue_offset == 1 and not message.reconsume_times:
+            raise LookupError
+
+    def note(_: str, done: int, failed: int, seconds: float, *, calls: int) -> None:
+        nonlocal ok, bad, time
+        ok, bad, time = ok + done, bad + failed, time + seconds
+
+    monkeypatch.setattr(workers_module, "monotonic", lambda: now)
+    async with worker_env(handle, orderly=orderly, send_back=Slow(), concurrency=1) as env:
+        monkeypatch.setattr(env.statistics, "note_consumed", note)
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+        await until(lambda: ok + bad == 3 + orderly, "the end of the turn")
+
+    assert (bad, time) == (1, 3 + orderly)
+
+
+async def test_the_coroutine_of_a_handler_is_closed_with_that_of_its_worker() -> None:
+    closed = []
+
+    async def handle() -> None:
+        try:
+            await forever()
+        finally:
+            closed.append(True)
+
+    running = handle()
+    rest = workers_module._rest_of(workers_module.WAITS, running, running.send(None))
+    rest.send(None)
+    rest.close()
+
+    assert closed == [True]
 
 
 async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorkerEnv) -> None:
