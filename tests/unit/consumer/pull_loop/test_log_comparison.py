@@ -406,7 +406,7 @@ async def test_filtered_messages_are_pulled_again_from_a_log_that_became_shorter
     assert bodies(await env.polled(1)) == ["b"]
     offsets = [pull.queue_offset for pull in env.wire.pulls]
     assert 1 in offsets[offsets.index(5) :]
-    assert env.events == env.corrected == []
+    assert (env.events, env.corrected) == ([], [])
 
 
 @pytest.mark.parametrize(
