@@ -81,9 +81,10 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
-        # In this round, by topic: the broker asked; its members, or why they are unknown.
+        # In this round, by topic: the broker asked; its members, None if it may not know all yet,
+        # or why they are unknown.
         self._asked: dict[str, str] = {}
-        self._members: dict[str, list[str] | RocketMQError] = {}
+        self._members: dict[str, list[str] | RocketMQError | None] = {}
         self._listed: dict[str, _MemberList] = {}  # by broker name
         self._ended = False
         self._refused: dict[str, str] = {}  # by topic: why its strategy failed in the last round
@@ -181,8 +182,8 @@ class Rebalancer:
         client_id, members = self._instance.client_id, self._members.get(topic, ())
         if isinstance(members, RocketMQError):
             raise members
-        if client_id not in members:  # as after a restart of the broker: keep the current queues
-            return None
+        if members is None or client_id not in members:
+            return None  # as after a restart of the broker: keep the current queues
         strategy = strategy_for(self._allocate, topic)
         if self._assignment is not None:
             try:
@@ -202,25 +203,23 @@ class Rebalancer:
         listed, failures = await gather_limited(self._members_of, asked.values(), TOPICS_AT_ONCE)
         if sizes := [len(set(known)) for known in listed.values() if known]:
             self._group_size = max(sizes)
-        members: dict[str, list[str] | RocketMQError] = {**listed, **failures}
+        members: dict[str, list[str] | RocketMQError | None] = {**listed, **failures}
         self._members = {topic: members[address] for topic, address in asked.items()}
         self._asked = asked
         for topic, address in asked.items():
-            if not isinstance(known := members[address], RocketMQError):
+            if isinstance(known := members[address], list):
                 is_listed = self._instance.client_id in known
                 await self._missing_group.note(topic, address, is_listed=is_listed)
 
-    async def _members_of(self, address: str) -> list[str]:
-        """Return the members that a broker knows, empty if it may not know all yet."""
+    async def _members_of(self, address: str) -> list[str] | None:
+        """Return the members that a broker knows, None if it may not know all yet."""
         broker = self._instance.broker
         members = await broker.consumer_ids_at(self._group, address)
         if self._instance.client_id not in members:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(self._group)
             members = await broker.consumer_ids_at(self._group, address)
-        if self._may_lack_members(address, frozenset(members)):
-            return []
-        return members
+        return None if self._may_lack_members(address, frozenset(members)) else members
 
     def _may_lack_members(self, address: str, members: frozenset[str]) -> bool:
         """Whether the broker has just come back, and lacks members that it listed before."""

@@ -564,6 +564,22 @@ async def test_a_lock_that_is_executed_after_the_unlock_of_a_close_is_unlocked_a
     assert broker.locks.owner(GROUP, A0) is None
 
 
+async def test_the_last_unlock_waits_until_a_broker_may_be_connected_again(
+    cluster: FakeCluster, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await member.locks.acquire([A0])
+    refused = cluster.faults.refuse("unlock", times=None, broker="broker-a")
+
+    def backoff_left(_: str) -> float:
+        asyncio.get_running_loop().call_later(0.001, refused.remove)
+        return 0.02
+
+    monkeypatch.setattr(member.locks._instance.remoting, "backoff_left", backoff_left)
+    await member.locks.release_rest(set(), ended=True)
+
+    assert cluster.broker.locks.owner(GROUP, A0) is None
+
+
 async def test_an_unlock_is_repeated_until_the_broker_has_expired_the_lock(
     cluster: FakeCluster, member: Member
 ) -> None:

@@ -50,6 +50,7 @@ class Instance:
         self.members = ["me"]
         self.queried = 0
         self.beats = 0
+        self.checks = 0
         self.connections = 1
         self.may_answer: asyncio.Event | None = None
 
@@ -71,6 +72,7 @@ class Instance:
         return address
 
     def replicas_of(self, queue: MessageQueue) -> dict[int, str]:
+        self.checks += 1  # whether the broker rejects the group
         return {}
 
     def connection_number(self, address: str) -> int:
@@ -348,6 +350,7 @@ async def test_members_that_have_not_reconnected_to_a_restarted_broker_keep_thei
     assert not await group.rebalancer.round()
     assert not await group.rebalancer.round()
     assert group.decided == {"orders": [0, 1, 2, 3]}
+    assert instance.checks == 0  # it lists this member: it knows the group
 
     instance.members = ["me", "zoe"]
     assert await group.rebalancer.round()
