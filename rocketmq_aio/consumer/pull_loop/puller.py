@@ -195,7 +195,7 @@ class Puller(Generic[Q]):
             self._note_failure(assigned, error, "start_unknown")
         assigned.start_error = error
         if isinstance(error, DENIED):  # waiting does not help: wake the callers
-            assigned.fail_start(error)
+            assigned.fail_start()
             self._on_messages(assigned)
 
     async def _pull(self, assigned: Q) -> None:

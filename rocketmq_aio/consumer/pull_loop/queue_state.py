@@ -228,12 +228,11 @@ class QueueState:
             self.drained = anyio.Event()
             await self.drained.wait()
 
-    def fail_start(self, error: RocketMQError) -> None:
-        """Wake the callers that wait for `started`, who find *error*.
+    def fail_start(self) -> None:
+        """Wake the callers that wait for `started`, who find `start_error`.
 
         Later callers wait for the next attempt.
         """
-        self.start_error = error
         if not self.started.is_set():
             woken, self.started = self.started, anyio.Event()
             woken.set()

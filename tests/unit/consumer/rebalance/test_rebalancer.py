@@ -241,6 +241,26 @@ async def test_a_topic_that_brokers_do_not_assign_any_more_is_pulled(
     assert group.decided == {"orders": list(range(8))}
 
 
+async def test_assignments_of_topics_do_not_wait_for_each_other(
+    instance: Instance, group: GroupEnv
+) -> None:
+    class Blocked(PoppedQueues):
+        async def of(self, topic: str, strategy: object, address: str) -> Assignment | None:
+            self.asked.append(topic)
+            await asyncio.Event().wait()
+            return {}
+
+    assignment = Blocked()
+    instance.queues["invoices"] = 1
+    group.topics = ["orders", "invoices"]
+    group.rebalancer._assignment = cast(BrokerAssignment, assignment)
+    running = asyncio.create_task(group.rebalancer.round())
+    await wait_all_tasks_blocked()
+    running.cancel()
+
+    assert assignment.asked == ["orders", "invoices"]
+
+
 async def test_a_topic_that_the_assigning_broker_does_not_know_keeps_its_queues(
     instance: Instance, group: GroupEnv
 ) -> None:
@@ -372,6 +392,20 @@ async def test_members_that_do_not_reconnect_to_a_restarted_broker_lose_their_qu
     await asyncio.sleep(0.01)
     assert await group.rebalancer.round()
     assert group.decided == {"orders": list(range(8))}
+
+
+async def test_members_are_awaited_at_a_broker_that_restarted_with_another_address(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "broker_at", lambda _: "broker-a")
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.brokers["orders"] = "its new address"
+    instance.connections += 1
+    instance.members = ["me"]
+
+    assert not await group.rebalancer.round()
+    assert group.decided == {"orders": [0, 1, 2, 3]}
 
 
 async def test_members_are_awaited_at_each_of_several_restarted_brokers(
