@@ -19,6 +19,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, bodies, consumer_of, consuming, put
 from tests.unit.consumer.parts import queue
 from tests.unit.instance.client_env import nothing_left
+from tests.unit.remoting.until import settle
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,22 @@ async def test_a_timeout_of_ready_names_what_is_missing(cluster: FakeCluster) ->
 
         with pytest.raises(TimeoutError, match=r"no complete assignment yet of bills$"):
             await consumer.ready(0.05)
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+async def test_ready_raises_when_the_consumer_closes(
+    cluster: FakeCluster, *, is_assigned: bool
+) -> None:
+    cluster.faults.hold("query_offset", times=None)
+    async with LitePullConsumer(GROUP, namesrv=cluster.namesrv) as consumer:
+        if is_assigned:
+            await consumer.assign([queue()])
+        waiting = asyncio.create_task(consumer.ready())
+        await settle()
+        await consumer.close()
+
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 15)
 
 
 async def test_a_timeout_of_ready_names_a_queue_without_a_start(cluster: FakeCluster) -> None:
