@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
@@ -28,6 +28,8 @@ from rocketmq_aio.model.names import check_client_id_part, check_namespace
 HeaderEncoding: TypeAlias = Literal["json", "rocketmq"]
 """How request headers are written."""
 NamespaceVersion: TypeAlias = Literal[1, 2]
+OpenSocket: TypeAlias = Callable[[str, int], Awaitable[Any]]
+"""Returns a ``socket.socket`` that is connected to a host and port."""
 
 MIN_FRAME_BYTES: Final = 64 * 1024
 TEXTS: Final = ("namesrv", "namespace", "instance_name", "unit_name", "header_encoding")
@@ -66,6 +68,7 @@ class ClientSettings(TypedDict, total=False):
     unit_mode: bool
     vip_channel: bool
     address_mapper: Callable[[str], str] | None
+    open_socket: OpenSocket | None
     rpc_hooks: tuple[RPCHook, ...]
     request_timeout_seconds: float
     connect_timeout_seconds: float
@@ -100,6 +103,8 @@ class ClientConfig:
     :param unit_mode: marks groups and messages as part of a unit
     :param vip_channel: send messages to the VIP port of brokers, their port less 2
     :param address_mapper: maps an advertised ``host:port`` to a reachable one (containers, tunnels)
+    :param open_socket: async function that returns a socket connected to a host and port, for
+        proxies and tunnels; it gets the host as routes or ``address_mapper`` name it
     :param rpc_hooks: called for every request and response, in this order
     :param request_timeout_seconds: of every request without a deadline of its own
     :param connect_timeout_seconds: of connecting, with TLS
@@ -130,6 +135,7 @@ class ClientConfig:
     unit_mode: bool = False
     vip_channel: bool = False
     address_mapper: Callable[[str], str] | None = None
+    open_socket: OpenSocket | None = None
     rpc_hooks: tuple[RPCHook, ...] = ()
     request_timeout_seconds: float = 3.0
     connect_timeout_seconds: float = 3.0
@@ -163,6 +169,8 @@ class ClientConfig:
             if not callable(self.address_mapper):
                 raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
             check_function("address_mapper", self.address_mapper, "address")
+        if self.open_socket is not None:
+            check_function("open_socket", self.open_socket, "host", "port")
         _check_rpc_hooks(self.rpc_hooks)
         check_settings(self)
         check_client_id_part(self, "instance_name", "unit_name")

@@ -1,4 +1,4 @@
-"""Dialer: address mapping, name resolution, TCP connect and TLS handshake."""
+"""Dialer: address mapping, name resolution, TCP connect or `open_socket`, and TLS handshake."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 
-from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.client import ClientConfig, OpenSocket
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError, NotConnectedError, text_of
 from rocketmq_aio.model.address import parse_address
+from rocketmq_aio.remoting.background_tasks import call_isolated
 from rocketmq_aio.remoting.connection import Connection
 from rocketmq_aio.remoting.waiters import WaiterQueue
 
@@ -40,6 +41,7 @@ class Dialer:
 
     def __init__(self, config: ClientConfig) -> None:
         self._mapper = config.address_mapper
+        self._open_socket = config.open_socket
         self._seconds = config.connect_timeout_seconds
         tls = config.tls
         self._ssl = tls_context() if tls is True else tls or None
@@ -50,11 +52,15 @@ class Dialer:
 
         :raises OSError: the address is unreachable, or the TLS handshake failed
         :raises ValueError: the address is invalid for a socket
-        :raises NotConnectedError: ``address_mapper`` failed
+        :raises NotConnectedError: ``address_mapper`` or ``open_socket`` failed
         """
         host, port = parse_address(self._map(address))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
+        if self._open_socket is not None:
+            async with asyncio.timeout_at(deadline):
+                opened = await _opened(self._open_socket, address, host, port)
+                return await self._connect(host, make, sock=opened)
         async with asyncio.timeout_at(deadline):
             addresses = await self._resolver.resolve(host, port)
         for left in range(len(addresses), 0, -1):
@@ -62,23 +68,25 @@ class Dialer:
             until = loop.time() + (deadline - loop.time()) / left
             try:
                 async with asyncio.timeout_at(until):
-                    return await self._dial_one(host, addresses[-left], port, make)
+                    return await self._connect(host, make, host=addresses[-left], port=port)
             except OSError:
                 if left == 1:
                     raise
         raise OSError(f"{host} has no address")
 
-    async def _dial_one(
-        self, host: str, ip: str, port: int, make: Callable[[], Connection]
+    async def _connect(
+        self,
+        name: str,
+        make: Callable[[], Connection],
+        **place: Any,  # noqa: ANN401 - host and port, or sock, as `create_connection` takes them
     ) -> Connection:
         connection = make()
         try:
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
-                ip,
-                port,
                 ssl=self._ssl,
-                server_hostname=host if self._ssl is not None else None,
+                server_hostname=name if self._ssl is not None else None,
+                **place,
             )
         except ConnectionResetError as error:
             if self._ssl is None:
@@ -99,6 +107,21 @@ class Dialer:
             reason = f"address_mapper returned {mapped!r}, expected host:port"
             raise NotConnectedError(address, reason)
         return mapped
+
+
+async def _opened(open_socket: OpenSocket, address: str, host: str, port: int) -> socket.socket:
+    """Return the socket that the application's *open_socket* opens.
+
+    :raises NotConnectedError: it failed
+    """
+    try:
+        opened = await call_isolated(open_socket, host, port)
+    except Exception as error:  # the application's code
+        raise NotConnectedError(address, f"open_socket raised {text_of(error)}") from error
+    if not isinstance(opened, socket.socket) or opened.type != socket.SOCK_STREAM:
+        reason = f"open_socket returned {opened!r}, expected a connected stream socket"
+        raise NotConnectedError(address, reason)
+    return opened
 
 
 class Resolver:

@@ -1,13 +1,15 @@
-"""Damaged connections to real brokers, and brokers that change their address."""
+"""Damaged connections to brokers, brokers that change their address, and proxies in between."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.client import ClientConfig, OpenSocket
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
@@ -44,6 +46,64 @@ async def test_a_wrong_length_prefix_is_recovered_from_within_seconds(
             await until_done(sends_again, "a send to succeed", RECOVERY_SECONDS)
 
     assert len(proxy.connects) == 2
+
+
+@asynccontextmanager
+async def socks_proxy(connects: list[str]) -> AsyncIterator[tuple[str, int]]:
+    """Serve SOCKS 5 (RFC 1928) without authentication; note the addresses it connects to."""
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(3) == b"\x05\x01\x00"
+        writer.write(b"\x05\x00")
+        *_, length = await reader.readexactly(5)
+        host = (await reader.readexactly(length)).decode()
+        port = int.from_bytes(await reader.readexactly(2))
+        connects.append(f"{host}:{port}")
+        up, down = await asyncio.open_connection(host, port)
+        writer.write(b"\x05\x00\x00\x01" + bytes(6))
+        with suppress(ConnectionError):
+            await asyncio.gather(forward(reader, down), forward(up, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()
+
+
+def through(proxy: tuple[str, int]) -> OpenSocket:
+    async def open_socket(host: str, port: int) -> socket.socket:
+        loop, opened, name = asyncio.get_running_loop(), socket.socket(), host.encode()
+        opened.setblocking(False)
+        await loop.sock_connect(opened, proxy)
+        await loop.sock_sendall(opened, b"\x05\x01\x00")
+        assert await loop.sock_recv(opened, 2) == b"\x05\x00"
+        place = bytes([len(name)]) + name + port.to_bytes(2)
+        await loop.sock_sendall(opened, b"\x05\x01\x00\x03" + place)
+        assert await loop.sock_recv(opened, 10) == b"\x05\x00\x00\x01" + bytes(6)
+        return opened
+
+    return open_socket
+
+
+async def test_clients_connect_through_a_socks_proxy(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    connects: list[str] = []
+    async with socks_proxy(connects) as proxy:
+        client = ClientConfig(namesrv=rocketmq_cluster.namesrv, open_socket=through(proxy))
+        async with Producer("shop", client=client) as producer:
+            await producer.send(Message(rocketmq_topic, b"through it"))
+        config = LitePullConfig(start_from="earliest")
+        async with LitePullConsumer(rocketmq_group, client=client, config=config) as consumer:
+            await consumer.subscribe(rocketmq_topic)
+            assert bodies(await polled(consumer, 1)) == ["through it"]
+
+    addresses = [rocketmq_cluster.namesrv, *(each.address for each in rocketmq_cluster.brokers)]
+    assert sorted(connects) == sorted(addresses * 2)
 
 
 @pytest.mark.needs_real_broker("it moves a broker to another address of the machine")

@@ -168,6 +168,7 @@ def test_switches_must_be_booleans(kind: Settings, name: str, value: object) -> 
         (ClientConfig, "rpc_hooks", (5,)),
         (ClientConfig, "rpc_hooks", (Hook(), None)),
         (ClientConfig, "address_mapper", "h:1"),
+        (ClientConfig, "open_socket", "socks5://proxy:1080"),
         (ClientConfig, "address_mapper", {"h:1": "h:2"}),
         (ClientConfig, "instance_name", ""),
         (ClientConfig, "instance_name", "a@b"),
@@ -267,6 +268,7 @@ def test_each_strategy_of_a_mapping_is_validated(choice: object, value: object) 
     [
         (ConsumerConfig, "allocate", "called with (client_id, queues, client_ids), and takes ()"),
         (ClientConfig, "address_mapper", "called with (address), and takes ()"),
+        (ClientConfig, "open_socket", "called with (host, port), and takes ()"),
     ],
 )
 def test_functions_are_called_with_the_arguments_that_they_take(

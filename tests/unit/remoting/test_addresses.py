@@ -1,20 +1,23 @@
-"""Addresses: valid forms, address mapping, name resolution."""
+"""Addresses: valid forms, address mapping, name resolution, sockets of the application."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.client import ClientConfig, OpenSocket
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.remoting import dial
 from tests.fakes.broker import FakeBroker
+from tests.fakes.tls import client_context, server_context
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import CODE, open_client
 from tests.unit.remoting.until import until
 
@@ -190,3 +193,110 @@ async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: ob
             await opened.ask("10.1.2.3:10911")
 
         assert (await opened.ask(broker.address)).code == 0
+
+
+# --- sockets of the application -----------------------------------------------------------------
+
+
+def open_to(broker: FakeBroker, asked_for: list[tuple[str, int]]) -> OpenSocket:
+    """Return an `open_socket` that connects to *broker*, whatever it is asked for."""
+
+    async def open_socket(host: str, port: int) -> socket.socket:
+        asked_for.append((host, port))
+        opened = socket.socket()
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, (broker.host, broker.port))
+        return opened
+
+    return open_socket
+
+
+async def test_connections_use_the_sockets_that_the_application_opens() -> None:
+    asked_for: list[tuple[str, int]] = []
+    async with nothing_left(), FakeBroker() as broker:
+        broker.faults.handle(CODE, Response(), times=None)
+        config = ClientConfig(
+            address_mapper=lambda address: address.replace("broker", "other"),
+            open_socket=open_to(broker, asked_for),
+        )
+        async with open_client(config) as opened:
+            for _ in range(2):
+                assert (await opened.ask("broker.internal:10911")).code == 0
+
+    assert asked_for == [("other.internal", 10911)]
+
+
+async def test_tls_over_a_socket_of_the_application_verifies_the_name_of_the_address() -> None:
+    async with nothing_left(), FakeBroker(tls=server_context()) as broker:
+        broker.faults.handle(CODE, Response(), times=None)
+        config = ClientConfig(tls=client_context(), open_socket=open_to(broker, []))
+        async with open_client(config) as opened:
+            assert (await opened.ask("localhost:10911")).code == 0
+            with pytest.raises(NotConnectedError, match=r"is not valid for|doesn't match"):
+                await opened.ask("elsewhere.example:10911")
+
+
+async def cancelled(host: str, port: int) -> socket.socket:
+    raise asyncio.CancelledError
+
+
+async def refused(host: str, port: int) -> socket.socket:
+    raise ConnectionRefusedError("by the proxy")
+
+
+async def nothing(host: str, port: int) -> socket.socket:
+    return None  # type: ignore[return-value]  # a mistake
+
+
+async def datagrams(host: str, port: int) -> socket.socket:
+    with socket.socket(type=socket.SOCK_DGRAM) as opened:
+        return opened
+
+
+def not_async(host: str, port: int) -> int:
+    return 5
+
+
+@pytest.mark.parametrize(
+    ("open_socket", "reason"),
+    [
+        (cancelled, "open_socket raised .*CancelledError"),
+        (refused, "open_socket raised .*by the proxy"),
+        (nothing, "open_socket returned None, expected a connected stream socket"),
+        (datagrams, "open_socket returned .*expected a connected stream socket"),
+        (not_async, "open_socket returned 5, expected a connected stream socket"),
+    ],
+)
+async def test_a_socket_that_cannot_be_opened_fails_the_request_and_nothing_else(
+    open_socket: OpenSocket, reason: str
+) -> None:
+    async with FakeBroker() as broker:
+        broker.faults.handle(CODE, Response())
+        usual = open_to(broker, [])
+
+        def either(host: str, port: int) -> Awaitable[socket.socket]:
+            return (usual if host == "127.0.0.1" else open_socket)(host, port)
+
+        async with open_client(ClientConfig(open_socket=either)) as opened:
+            with pytest.raises(NotConnectedError, match=reason):
+                await opened.ask("10.1.2.3:10911")
+
+            assert (await opened.ask(broker.address)).code == 0
+
+
+async def test_opening_a_socket_ends_with_the_connect_timeout() -> None:
+    ended = asyncio.Event()
+
+    async def stalled(host: str, port: int) -> socket.socket:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    config = ClientConfig(open_socket=stalled, connect_timeout_seconds=0.05)
+    async with open_client(config) as opened:
+        with pytest.raises(NotConnectedError, match="connect timeout"):
+            await opened.ask("10.1.2.3:10911")
+
+        assert ended.is_set()
