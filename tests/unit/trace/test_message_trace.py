@@ -28,7 +28,8 @@ from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.remoting.background_tasks import TaskFunction
 from rocketmq_aio.trace.message_trace import MessageTrace
-from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher, TraceEntry
+from rocketmq_aio.trace.records import StoredSend
+from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
 
@@ -167,13 +168,12 @@ async def test_a_retried_send_has_one_record() -> None:
 async def test_a_waiting_record_does_not_keep_the_body_of_its_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waiting: list[TraceEntry] = []
+    waiting: list[StoredSend] = []
     monkeypatch.setattr(TraceDispatcher, "add", lambda _, entry: waiting.append(entry))
     async with shop(MessageTrace()) as (_, producer):
         await producer.send(ORDER)
 
-    (entry,) = waiting
-    sent, _, _, size = entry  # type: ignore[misc]  # a stored send
+    [(sent, _, _, size)] = waiting
     assert (sent.body, size) == (b"", len(ORDER.body))
 
 
