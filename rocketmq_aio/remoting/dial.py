@@ -118,10 +118,12 @@ async def _opened(open_socket: OpenSocket, address: str, host: str, port: int) -
         opened = await call_isolated(open_socket, host, port)
     except Exception as error:  # the application's code
         raise NotConnectedError(address, f"open_socket raised {text_of(error)}") from error
-    if not isinstance(opened, socket.socket) or opened.type != socket.SOCK_STREAM:
-        reason = f"open_socket returned {opened!r}, expected a connected stream socket"
-        raise NotConnectedError(address, reason)
-    return opened
+    reason = f"open_socket returned {opened!r}, expected a connected stream socket without TLS"
+    if isinstance(opened, socket.socket):
+        if opened.type == socket.SOCK_STREAM and not isinstance(opened, ssl.SSLSocket):
+            return opened
+        opened.close()
+    raise NotConnectedError(address, reason)
 
 
 class Resolver:

@@ -284,6 +284,17 @@ async def test_a_socket_that_cannot_be_opened_fails_the_request_and_nothing_else
             assert (await opened.ask(broker.address)).code == 0
 
 
+async def test_a_tls_socket_is_rejected_since_the_client_adds_tls_itself() -> None:
+    async def secured(host: str, port: int) -> socket.socket:
+        return client_context().wrap_socket(
+            socket.socket(), server_hostname="localhost", do_handshake_on_connect=False
+        )
+
+    async with open_client(ClientConfig(open_socket=secured)) as opened:
+        with pytest.raises(NotConnectedError, match=r"expected .* without TLS"):
+            await opened.ask("10.1.2.3:10911")
+
+
 async def test_opening_a_socket_ends_with_the_connect_timeout() -> None:
     ended = asyncio.Event()
 
