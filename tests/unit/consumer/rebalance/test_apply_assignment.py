@@ -248,6 +248,17 @@ async def test_a_late_revocation_keeps_what_the_next_owner_has_committed() -> No
     assert env.store.kept == {queue(0): 8}
 
 
+async def test_committed_offsets_are_not_read_without_a_drain() -> None:
+    env = AssignmentEnv(fenced=True)
+    await env.hold(0)
+    env.table[queue(0)].take(4)
+    env.table[queue(0)].mark_processed()
+    await env.assignments.revoke_all()
+
+    assert env.store.kept == {queue(0): 4}
+    assert env.store.called("read") == []
+
+
 async def test_drain_is_limited_in_time(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.table[queue(0)].take(4)

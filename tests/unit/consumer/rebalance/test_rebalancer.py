@@ -241,6 +241,20 @@ async def test_a_topic_that_brokers_do_not_assign_any_more_is_pulled(
     assert group.decided == {"orders": list(range(8))}
 
 
+async def test_only_queues_that_are_assigned_to_be_popped_are_popped(
+    instance: Instance, group: GroupEnv
+) -> None:
+    class Mixed(PoppedQueues):
+        async def of(self, topic: str, strategy: object, address: str) -> Assignment | None:
+            return {queue(0): MessageRequestMode.POP, queue(1): MessageRequestMode.PULL}
+
+    group.rebalancer._assignment = cast(BrokerAssignment, Mixed())
+
+    assert await group.rebalancer.round()
+    assert group.decided == {"orders": [0, 1]}
+    assert group.rebalancer.popped == {"orders": {queue(0)}}
+
+
 async def test_assignments_of_topics_do_not_wait_for_each_other(
     instance: Instance, group: GroupEnv
 ) -> None:
@@ -538,6 +552,30 @@ async def test_strategy_that_keeps_failing_is_logged_again_only_with_another_rea
     logged = [each.getMessage() for each in caplog.records]
     assert [text.count("one") for text in logged] == [1, 0, 0]
     assert [text.count("two") for text in logged] == [0, 1, 1]
+
+
+async def test_failures_of_a_topic_are_forgotten_with_its_subscription(
+    instance: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(client_id: str, queues: object, client_ids: object) -> list[MessageQueue]:
+        raise LookupError("a bug")
+
+    group = GroupEnv(instance, allocate=broken)
+    instance.members = ["zoe"]
+    await group.rebalancer.round()  # this member is not listed
+    assert set(group.rebalancer._missing_group._unlisted) == {"orders"}
+    instance.members = ["me"]
+    with caplog.at_level("WARNING", "rocketmq_aio"):
+        for topics in (["orders"], [], ["orders"]):
+            group.topics = topics
+            await group.rebalancer.round()
+    assert caplog.text.count("a bug") == 2
+    instance.members = ["zoe"]
+    await group.rebalancer.round()
+    group.topics = []
+    await group.rebalancer.round()
+
+    assert group.rebalancer._missing_group._unlisted == {}
 
 
 async def test_member_change_starts_a_round(instance: Instance, group: GroupEnv) -> None:
