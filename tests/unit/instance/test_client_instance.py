@@ -80,6 +80,16 @@ async def test_closing_before_the_start_and_twice_and_at_once_is_fine() -> None:
             await never.start()
 
 
+async def test_a_request_of_a_closed_client_does_not_wait_for_a_connection() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+            pass
+        with pytest.raises(ClosedError):
+            await client.remoting.request(
+                cluster.broker.address, GetMaxOffset(topic="orders", queue_id=0), timeout=60
+            )
+
+
 async def test_it_says_why_it_cannot_be_used() -> None:
     async with FakeCluster() as cluster:
         client = MQClientInstance(config_of(cluster))

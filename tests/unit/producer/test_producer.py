@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, PLACEHOLDER_ID, encode_with_id
+from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER
 from rocketmq_aio.protocol.compression import inflate
 from tests.fakes.cluster import FakeCluster
 from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
@@ -293,3 +294,43 @@ async def test_properties_up_to_the_limit_fit_with_the_longest_namespace() -> No
         stored = cluster.broker.messages(f"{namespace}%orders")
         assert [each.properties["p"] for each in stored] == [properties["p"]] * 3
         assert stored[0].properties["INSTANCE_ID"] == namespace
+
+
+# --- settings that change every frame ------------------------------------------------------------
+
+
+class TeamHook:
+    """Adds a field to every request."""
+
+    def before_request(
+        self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
+    ) -> None:
+        ext_fields["team"] = "billing"
+
+    def after_response(
+        self, address: str, code: int, response_code: int, ext_fields: Mapping[str, str]
+    ) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "added", "encoding"),
+    [
+        (ClientConfig(rpc_hooks=(TeamHook(),)), {"team": "billing"}, BINARY_HEADER),
+        (
+            ClientConfig(namespace="unit1", namespace_version=2),
+            {"nsd": "true", "ns": "unit1"},
+            BINARY_HEADER,
+        ),
+        (ClientConfig(header_encoding="json"), {}, JSON_HEADER),
+    ],
+    ids=["RPC hooks", "namespace", "JSON headers"],
+)
+async def test_settings_of_requests_apply_to_sends(
+    settings: ClientConfig, added: dict[str, str], encoding: int
+) -> None:
+    async with open_producer(client=settings) as env:
+        await env.producer.send(ORDER)
+        (frame,) = [each for each in env.broker.requests if each.command.code == SEND]
+
+    assert frame.encoding == encoding
+    assert added.items() <= frame.command.ext_fields().items()

@@ -48,7 +48,7 @@ from tests.unit.producer.transaction_env import (
     make_halves,
     open_transactions,
 )
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 ORDER = Message("orders", b'"paid"', keys="42")
 
@@ -826,6 +826,7 @@ async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
         await until(lambda: not env.open)
 
         assert (len(check.asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
+        assert env.producer._checks._held_bytes == 0
 
 
 async def test_the_checks_of_a_thousand_transactions_are_not_dropped() -> None:
@@ -839,6 +840,19 @@ async def test_the_checks_of_a_thousand_transactions_are_not_dropped() -> None:
 
         assert (checks.dropped, requests.dropped) == (0, 0)
         check.release()
+
+
+async def test_a_limited_number_of_tasks_works_off_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_checks, "MAX_RUNNING", 2)
+    check = HeldCheck()
+    async with open_transactions(check=check) as env:
+        await leave_open(env, 5)
+        await env.broker.check_transactions()
+        await until(lambda: len(env.producer._checks._latest) == 5)
+
+        assert env.producer._checks._workers == 2
+        check.release()
+        await env.broker.wait_for(END, 5)
 
 
 @pytest.mark.parametrize(
@@ -860,7 +874,10 @@ async def test_checks_beyond_the_limit_are_dropped(
         assert env.open == []
 
 
-async def test_close_drops_waiting_checks() -> None:
+@pytest.mark.parametrize("running", [1, 2])
+async def test_close_drops_waiting_checks(running: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait for their call, and those that wait for a task."""
+    monkeypatch.setattr(transaction_checks, "MAX_RUNNING", running)
     check = HeldCheck()
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
@@ -876,6 +893,8 @@ async def test_close_drops_waiting_checks() -> None:
             await producer.send(ORDER)
         check.release()
         await cluster.broker.wait_for(END, 1)
+        await until(lambda: not producer._checks._workers)
+        await settle()
         async with Producer("till", client=client) as other:
             await other.send(ORDER)
 
