@@ -419,6 +419,29 @@ async def test_sends_to_a_chosen_queue_keep_their_order_while_the_route_comes(ch
         assert [int(each) for each in env.bodies()] == [*range(len(sends))]
 
 
+@pytest.mark.parametrize("way", ["deadline", "cancellation"])
+async def test_a_keyed_message_that_finds_no_room_does_not_hold_up_its_key(way: str) -> None:
+    config = ProducerConfig(
+        auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENT, max_in_flight=1
+    )
+    async with open_producer(config=config) as env:
+        await reached(env)
+        held = env.broker.faults.hold(SEND)
+        (first,) = send_all(env, [ORDER])
+        await held.wait(1)
+        seconds = 0.02 if way == "deadline" else PATIENT
+        (waiting,) = send_all(env, [ORDER], sharding_key="ann", timeout_seconds=seconds)
+        await settle()
+        if way == "cancellation":
+            waiting.cancel()
+        await asyncio.wait([waiting])
+        held.release()
+        await first
+
+        assert waiting.cancelled() or isinstance(waiting.exception(), SendError)
+        assert (await env.producer.send(ORDER, sharding_key="ann")).ok
+
+
 async def test_a_key_whose_queue_is_writable_again_is_sent_after_another_route_request() -> None:
     async with open_producer(brokers=2, config=TURN) as env:
         keys = [f"k{number}" for number in range(20)]
