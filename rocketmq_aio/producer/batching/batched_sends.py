@@ -50,7 +50,7 @@ class BatchedSends:
             routing, may_add = sender.selection.routing(message, choice), False
         elif choice.sharding_key is not None or message.sharding_key is not None:
             routing = sender.selection.routing_by_key(message, choice.sharding_key)
-        if message.timed or (routing is ANY_QUEUE and not takes):
+        if message.timed or routing is ANY_QUEUE:
             return sender.send(message, routing, deadline)
         if routing.key is not None:
             if routing.extra:

@@ -13,6 +13,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
+    ClosedError,
     ConnectionLostError,
     NotConnectedError,
     SubscriptionError,
@@ -476,6 +477,18 @@ async def test_waiting_callers_share_one_heartbeat() -> None:
         assert await asyncio.gather(first, *others) == [{}] * 11
 
         assert len(made.reported()) == 2
+
+
+async def test_callers_do_not_wait_for_heartbeats_that_end_with_the_client() -> None:
+    async with heartbeats_env() as made:
+        held = made.broker.faults.hold("heartbeat")
+        sent = made.heartbeats.start(made.broker.address)
+        await made.broker.wait_for(HEART_BEAT)
+        waiting = made.heartbeats.start(made.broker.address)
+        await made.heartbeats._tasks.close()
+        held.release()
+
+        assert [type(each.result()) for each in (sent, waiting)] == [ClosedError, ClosedError]
 
 
 async def test_a_slow_broker_costs_two_tasks_however_many_callers_wait() -> None:

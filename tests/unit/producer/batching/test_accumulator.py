@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
     ConfigError,
     InvalidMessageError,
     NotRunningError,
+    NotSupportedError,
     RocketMQError,
     RouteNotFoundError,
     SendError,
@@ -417,6 +418,25 @@ async def test_sends_to_a_chosen_queue_keep_their_order_while_the_route_comes(ch
         await asyncio.gather(*sends)
 
         assert [int(each) for each in env.bodies()] == [*range(len(sends))]
+
+
+async def test_all_messages_that_wait_for_room_are_sent() -> None:
+    config = ProducerConfig(
+        auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENT, max_in_flight=1
+    )
+    async with open_producer(config=config) as env:
+        sent = await asyncio.gather(*send_all(env, messages(4)))
+
+        assert len({each.message_id for each in sent}) == len(env.bodies()) == 4
+
+
+async def test_the_delivery_time_of_a_keyed_message_needs_a_broker_that_supports_it() -> None:
+    timed = Message("orders", b"later", delay_seconds=30, sharding_key="ann")
+    async with open_producer(config=TURN, version="4.9.7") as env:
+        with pytest.raises(NotSupportedError):
+            await env.producer.send(timed)
+
+        assert env.sends() == []
 
 
 @pytest.mark.parametrize("way", ["deadline", "cancellation"])
