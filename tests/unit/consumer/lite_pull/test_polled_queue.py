@@ -231,6 +231,52 @@ def test_stepping_back_keeps_undelivered_messages() -> None:
     assert assigned.committable == 50
 
 
+@pytest.mark.parametrize(("end", "committable"), [(80, 50), (45, 45)])
+def test_without_auto_commit_stepping_back_commits_no_delivered_messages(
+    end: int, committable: int
+) -> None:
+    assigned = assigned_queue(begin=50, cached=50, auto_commit=False)
+    assigned.take(5)
+    assigned.step_back(end)
+
+    assert assigned.committable == committable
+
+
+@pytest.mark.parametrize("how", ["take", "take_one"])
+def test_filtered_messages_behind_the_last_one_are_processed_with_it(how: str) -> None:
+    assigned = assigned_queue()
+    pull(assigned, 0, 1, next_offset=10)
+    assigned.take(2) if how == "take" else [assigned.take_one() for _ in range(2)]
+    assigned.mark_processed()
+
+    assert assigned.committable == 10
+
+
+def test_filtered_messages_do_not_undo_a_commit_behind_them() -> None:
+    assigned = assigned_queue()
+    assigned.mark_processed_at(50)
+    assigned.advance(10)
+
+    assert assigned.committable == 50
+
+
+def test_without_auto_commit_filtered_messages_that_are_pulled_again_are_not_committed() -> None:
+    assigned = assigned_queue(auto_commit=False)
+    assigned.advance(20)
+    assigned.rescan(9)
+
+    assert assigned.committable == 0
+
+
+def test_refetch_forgets_what_the_former_expression_excluded_but_not_the_log() -> None:
+    assigned = assigned_queue(begin=2)
+    assigned.last_message, assigned.filtered_from = (1, b"head"), 2
+    assigned.refetch()
+
+    assert not assigned.was_filtered(2)
+    assert assigned.last_message == (1, b"head")
+
+
 def test_pulling_filtered_messages_again_skips_no_others() -> None:
     assigned = assigned_queue(begin=2)
     assigned.rescan(9)
