@@ -77,6 +77,7 @@ async def test_a_reply_reaches_the_requester(version: str) -> None:
         assert reply.topic == "DefaultCluster_REPLY_TOPIC"
         assert reply.message_id == sent.message_id
         assert reply.property("CORRELATION_ID") == request.property("CORRELATION_ID")
+        assert reply.property("TTL") == request.property("TTL")
         assert reply.property("MSG_TYPE") == "reply"
         assert reply.born_host.startswith("127.0.0.1:")
         assert reply.store_host == env.broker.address
@@ -339,6 +340,22 @@ async def test_close_fails_pending_requests(monkeypatch: pytest.MonkeyPatch) -> 
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
 
         assert [type(each) for each in outcomes] == [ClosedError, ClosedError]
+
+
+async def test_close_fails_only_the_requests_of_its_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
+    async with open_producer() as env, Producer("other", client=env.producer.client) as other:
+        kept = asyncio.create_task(env.producer.request(ORDER, 30))
+        closed = [asyncio.create_task(other.request(ORDER, 30)) for _ in range(2)]  # one waits
+        await asked(env, 2)
+        await asyncio.wait_for(other.close(), 15)
+        outcomes = await asyncio.gather(*closed, return_exceptions=True)
+
+        assert [type(each) for each in outcomes] == [ClosedError, ClosedError]
+        assert not kept.done()
+        kept.cancel()
 
 
 # --- replying ------------------------------------------------------------------------------------
