@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from time import monotonic
 from traceback import extract_tb
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -419,7 +419,8 @@ async def test_the_coroutine_of_a_handler_is_closed_with_that_of_its_worker() ->
             closed.append(True)
 
     running = handle()
-    rest = workers_module._rest_of(workers_module.WAITS, running, running.send(None))
+    value = running.send(None)
+    rest: Any = workers_module._rest_of(workers_module.WAITS, running, value)
     rest.send(None)
     rest.close()
 

@@ -119,14 +119,15 @@ async def test_a_cancelled_block_is_rolled_back(env: TransactionEnv) -> None:
 
 
 async def test_a_block_that_an_anyio_scope_cancels_is_rolled_back(env: TransactionEnv) -> None:
+    transaction = env.producer.transaction(ORDER)
     with anyio.CancelScope() as scope:
-        async with env.producer.transaction(ORDER) as tx:
+        async with transaction:
             scope.cancel()
             await anyio.sleep_forever()
 
     assert env.flags() == [ROLLBACK]
-    assert tx.result is not None
-    assert tx.result.confirmed
+    assert transaction.result is not None
+    assert transaction.result.confirmed
 
 
 async def test_a_block_that_is_cancelled_while_it_commits_is_not_rolled_back(
