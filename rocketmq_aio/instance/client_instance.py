@@ -285,6 +285,12 @@ class MQClientInstance:
         """Return the number of the latest connection to *address*; 0: there was none."""
         return self._connection_numbers.get(address, 0)
 
+    def current_connection(self, address: str | None) -> int:
+        """Return the number of the connection to *address*; 0: there is none now."""
+        if address is None or not self.remoting.is_connected(address):
+            return 0
+        return self.connection_number(address)
+
     def send_address(self, master: str) -> str:
         """Return the address to send messages to for the broker at *master*."""
         return vip_address(master) if self.config.vip_channel else master

@@ -167,6 +167,8 @@ class GroupEngine(Generic[Q]):
         # "latest" must mean the same after a crash: messages that arrive now are for the group.
         # The former offset of a topic that was created again must not come back.
         created_again = self.starts.was_gone(assigned.queue.topic)
+        if self.fence is not None:
+            self.fence.note_connection(assigned)
         if new and (self.config.start_from != "earliest" or created_again):
             assigned.trust()
             assigned.commit_due = True
@@ -186,6 +188,10 @@ class GroupEngine(Generic[Q]):
         now = asyncio.get_running_loop().time()
         since = now if assigned.failing_since is None else assigned.failing_since
         assigned.pull_expired |= now - since > EXPIRED_SECONDS
+
+    def _connection(self, queue: MessageQueue) -> int:
+        """Return the number of the connection to the master of *queue*; 0: there is none now."""
+        return self.instance.current_connection(self.instance.routes.named_master(queue))
 
     def on_recovered(self, assigned: Q) -> None:
         """Commit again: the queue is pulled after failures."""

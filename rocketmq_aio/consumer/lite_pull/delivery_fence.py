@@ -12,7 +12,12 @@ import anyio
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commit_fence import COMPARE_SECONDS, CommitFence
+from rocketmq_aio.consumer.offsets.commit_fence import (
+    COMPARE_SECONDS,
+    CommitFence,
+    Connection,
+    one_connection,
+)
 from rocketmq_aio.consumer.pull_loop.queue_state import UNVERIFIED
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
@@ -41,9 +46,10 @@ class DeliveryFence(CommitFence[PolledQueue]):
         *,
         rejoin: Callable[[], Awaitable[bool]],
         on_messages: Callable[[PolledQueue], None],
+        connection: Connection = one_connection,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        super().__init__(store, table, clock=clock)
+        super().__init__(store, table, connection=connection, clock=clock)
         self._tasks = tasks
         self._rejoin = rejoin
         self._on_messages = on_messages

@@ -54,6 +54,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
                 self._tasks,
                 rejoin=self._rejoin,
                 on_messages=lambda assigned: self.ready.add(assigned),
+                connection=self._connection,
             )
         self.commits = self.manual_commits = ManualCommits(
             self.store,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import anyio
 
@@ -30,33 +30,50 @@ COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing
 Q = TypeVar("Q", bound=QueueState)
 
 
+Connection: TypeAlias = Callable[[MessageQueue], int]
+"""Returns the number of the connection to the master of a queue; 0: there is none now."""
+
+
+def one_connection(_queue: MessageQueue) -> int:
+    return 0
+
+
 async def read_committed(
-    store: OffsetStore, queues: Iterable[QueueState]
+    store: OffsetStore, queues: Iterable[QueueState], connection: Connection = one_connection
 ) -> dict[MessageQueue, BaseException]:
     """Set `min_commit_offset` of those *queues* that are in doubt to what the group has committed.
 
     Returns what failed; those queues stay in doubt.
     """
     doubted = [each for each in queues if each.min_commit_offset == UNVERIFIED]
-    _, failed = await gather_limited(lambda each: _read_committed(store, each), doubted)
+    _, failed = await gather_limited(lambda each: _read_committed(store, each, connection), doubted)
     return {assigned.queue: error for assigned, error in failed.items()}
 
 
-async def _read_committed(store: OffsetStore, assigned: QueueState) -> None:
-    doubts = assigned.doubts
+async def _read_committed(store: OffsetStore, assigned: QueueState, connection: Connection) -> None:
+    doubts, before = assigned.doubts, connection(assigned.queue)
     try:
         await store.remove(assigned.queue)  # its memory may be outdated
         committed = await store.read(assigned.queue)
     except RocketMQError as error:
         logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
         raise
+    over = connection(assigned.queue)
     # Unchanged: since then there was no seek, and others could not commit more.
-    if assigned.min_commit_offset == UNVERIFIED and doubts == assigned.doubts:
+    if (
+        assigned.min_commit_offset == UNVERIFIED
+        and doubts == assigned.doubts
+        and before in (0, over)
+    ):
+        assigned.member_over = over
         assigned.require(UNKNOWN if committed is None else committed)
 
 
 class CommitFence(Generic[Q]):
     """Sets `min_commit_offset` of each queue: after a stall or `invalidate`, the committed offset.
+
+    So it does if there is another *connection* to the broker, which dropped this member when the
+    former one ended, and may have given its queues to others for a moment.
 
     During a stall the event loop does not run.  A member that only worked long without yielding to
     it still has its queues unless the broker dropped it, so its own progress is usually committed.
@@ -67,10 +84,12 @@ class CommitFence(Generic[Q]):
         store: OffsetStore,
         table: Mapping[MessageQueue, Q],
         *,
+        connection: Connection = one_connection,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._store = store
         self._table = table
+        self._connection = connection
         self._clock = clock
         self._seen = clock()
         self._timer: asyncio.TimerHandle | None = None
@@ -103,12 +122,26 @@ class CommitFence(Generic[Q]):
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
         self.look()  # the caller may have been woken before the timer
+        self._look_at(assigned)
         return assigned.committable >= assigned.min_commit_offset
+
+    def note_connection(self, assigned: Q) -> None:
+        """Note that the start of a queue was read over the current connection."""
+        assigned.member_over = self._connection(assigned.queue)
+
+    def _look_at(self, assigned: QueueState) -> None:
+        if assigned.min_commit_offset == UNVERIFIED:
+            return  # another doubt would make a read that runs outdated
+        if self._connection(assigned.queue) != assigned.member_over:
+            assigned.doubt()
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
         """Read the committed offsets that others may have changed; return what failed."""
         self.look()  # the caller may have been woken before the timer
-        return await read_committed(self._store, queues)
+        queues = list(queues)
+        for assigned in queues:
+            self._look_at(assigned)
+        return await read_committed(self._store, queues, self._connection)
 
     def invalidate(self) -> None:
         """Note that other members may have the queues, and may have committed more."""
@@ -144,9 +177,10 @@ class StallRecovery(CommitFence[Q]):
         tasks: BackgroundTasks,
         *,
         revoke: Callable[[Collection[Q]], Awaitable[None]],
+        connection: Connection = one_connection,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        super().__init__(store, table, clock=clock)
+        super().__init__(store, table, connection=connection, clock=clock)
         self._tasks = tasks
         self._revoke = revoke
 

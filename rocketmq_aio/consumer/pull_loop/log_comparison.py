@@ -120,14 +120,8 @@ class LogComparison(Generic[Q]):
         """
         if master != assigned.master:
             return False
-        number = self._connection_to(master)
+        number = self._instance.current_connection(master)
         return assigned.broker_id != MASTER_ID or 0 != number == assigned.connection
-
-    def _connection_to(self, address: str) -> int:
-        """Return the number of the connection to *address*; 0: there is none now."""
-        instance = self._instance
-        connected = instance.remoting.is_connected(address)
-        return instance.connection_number(address) if connected else 0
 
     async def _follow(self, assigned: Q, master: str) -> None:
         """Compare the log of *master* with what was pulled, and commit again."""
@@ -135,13 +129,15 @@ class LogComparison(Generic[Q]):
             if not await self._follow_difference(assigned, master):
                 return
             self._on_recovered(assigned)
-        assigned.master, assigned.connection = master, self._connection_to(master)
+        assigned.master, assigned.connection = master, self._instance.current_connection(master)
         assigned.replica_ended = False
 
     def _may_be_new_master(self, assigned: Q, address: str) -> bool:
         """Whether a replica may have become the master, with another log, and no route says so."""
         master = self._instance.routes.named_master(assigned.queue)
-        return master != address and (master is None or not self._connection_to(master))
+        return master != address and (
+            master is None or not self._instance.current_connection(master)
+        )
 
     async def _follow_difference(self, assigned: Q, master: str) -> bool:
         """Move the position if the log of *master* differs before it.

@@ -54,6 +54,8 @@ class QueueState:
     # The position must be committed, also without automatic commits; cleared when it is.
     commit_due: bool = False
     min_commit_offset: int = UNKNOWN  # less is not committed; see `CommitFence`
+    # The number of the connection to its broker over which no less than others was committed.
+    member_over: int = 0
     doubts: int = 0  # counts `doubt`: an offset that was read before the last one is outdated
     # The position before it was set back; `UNVERIFIED`: it was set before it was known.
     furthest: int = UNKNOWN

@@ -90,7 +90,11 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self.locks = QueueLocks(instance, group, lost)
         elif not self.is_broadcasting:
             self.fence = StallRecovery(
-                self.store, self.table, self._tasks, revoke=self._revoke_and_rebalance
+                self.store,
+                self.table,
+                self._tasks,
+                revoke=self._revoke_and_rebalance,
+                connection=self._connection,
             )
         self.commits = Commits(
             self.store,

@@ -105,8 +105,8 @@ class FakeInstance:
     def is_connected(self, address: str) -> bool:
         return self.connected and address not in self.down
 
-    def connection_number(self, address: str) -> int:
-        return 1
+    def current_connection(self, address: str) -> int:
+        return int(self.is_connected(address))
 
     def invalidate(self, topic: str) -> None:
         self.invalidated.append(topic)

@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteO
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, WRITTEN_SECONDS
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
@@ -42,6 +43,7 @@ class FenceEnv:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.connection = 1
         self.store = AppStore()
         self.events: list[ConsumerEvent] = []
         self.queue = queue(0)
@@ -50,7 +52,10 @@ class FenceEnv:
         self.assigned.mark_processed()
         self.assigned.take(2)
         self.table: dict[MessageQueue, PolledQueue] = {self.queue: self.assigned}
-        self.fence = CommitFence(self.store, self.table, clock=lambda: self.now)
+        self.fence = CommitFence(
+            self.store, self.table, connection=lambda _: self.connection, clock=lambda: self.now
+        )
+        self.fence.note_connection(self.assigned)
         self.commits = ManualCommits(
             self.store, self.table, automatic=True, fence=self.fence, on_event=self.events.append
         )
@@ -68,6 +73,7 @@ class FenceEnv:
 
     def add_queue(self, committable: int) -> MessageQueue:
         other = self.table[queue(1)] = assigned_queue(1, begin=committable)
+        self.fence.note_connection(other)
         return other.queue
 
 
@@ -163,6 +169,62 @@ async def test_a_queue_that_was_cut_off_commits_no_less_than_others(env: FenceEn
     assert await env.commit_progress() == THERE
     assert env.store.kept[other] == 5
     assert env.store.called("read") == [env.queue]
+
+
+async def test_the_store_is_read_once_per_new_connection(env: FenceEnv) -> None:
+    env.connection = 2
+    env.store.kept[env.queue] = THERE
+
+    assert await env.commit_progress() == THERE
+    assert await env.commit_progress() == THERE
+    env.assigned.mark_processed_at(9)
+    assert await env.commit_progress() == 9
+    assert env.store.called("read") == [env.queue]
+
+
+async def test_without_a_connection_the_read_opens_it(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+
+    async def connect_and_read(each: MessageQueue) -> int | None:
+        env.connection = 2
+        return await read(each)
+
+    env.connection = 0
+    env.store.kept[env.queue] = THERE
+    monkeypatch.setattr(env.store, "read", connect_and_read)
+    await env.commits.commit([env.queue])
+
+    assert env.store.kept == {env.queue: THERE}
+    assert env.assigned.min_commit_offset == THERE
+
+
+async def test_an_offset_that_was_read_over_a_lost_connection_does_not_count(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+
+    async def read_and_lose(each: MessageQueue) -> int | None:
+        response = await read(each)
+        env.connection += 1
+        env.store.kept[each] = THERE
+        return response
+
+    env.connection = 2
+    with monkeypatch.context() as patched:
+        patched.setattr(env.store, "read", read_and_lose)
+        assert await env.commit_progress() == THERE
+    assert await env.commit_progress() == THERE
+    assert env.assigned.min_commit_offset == THERE
+
+
+async def test_a_seek_is_committed_over_another_connection(env: FenceEnv) -> None:
+    env.connection = 2
+    env.store.kept[env.queue] = THERE
+    env.assigned.seek(1)
+
+    assert await env.commit_progress() == 1
 
 
 async def test_other_queues_are_committed_before_the_offset_of_one_is_read(env: FenceEnv) -> None:
@@ -425,6 +487,37 @@ async def test_a_consumer_reads_what_others_committed_before_it_commits() -> Non
                 seen.append(cluster.broker.committed(GROUP, TOPIC, 0))
             assert seen == [THERE, THERE, 10]
             await committed(cluster, {0: 10})
+
+
+@pytest.mark.parametrize("manual", [False, True])
+async def test_after_a_lost_connection_a_consumer_commits_no_less_than_others(manual: bool) -> None:
+    """A broker drops a member whose connection ends, and others get its queues at once."""
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(10))
+        interval = 3600.0 if manual else 0.01
+        async with consumer_of(cluster, commit_interval_seconds=interval) as consumer:
+            await consumer.assign([queue(0)])  # what others commit does not move the position
+            await polled(consumer, 2, max_messages=2)
+            await polled(consumer, 2, max_messages=2)
+            await consumer.commit()
+            cluster.broker.commit(GROUP, TOPIC, 0, THERE)
+            reads = len(cluster.broker.requests_of(RequestCode.QUERY_CONSUMER_OFFSET))
+            instance, address = consumer.client, cluster.broker.address
+            former = instance.connection_number(address)
+            for connection in list(cluster.broker.connections.values()):
+                connection.abort()
+            await until(lambda: instance.current_connection(address) > former)
+
+            seen = []
+            for _ in range(3):
+                await polled(consumer, 2, max_messages=2)
+                if manual:
+                    await consumer.commit()
+                seen.append(cluster.broker.committed(GROUP, TOPIC, 0))
+            assert seen[0] == THERE
+            await consumer.commit()
+            assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+            assert len(cluster.broker.requests_of(RequestCode.QUERY_CONSUMER_OFFSET)) == reads + 1
 
 
 async def test_a_consumer_has_not_stalled_before_its_start(cluster: FakeCluster) -> None:
