@@ -402,7 +402,8 @@ class Puller(Generic[Q]):
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
-        corrected = read_response(command).next_begin_offset
+        response = read_response(command)
+        corrected = response.next_begin_offset
         reset = is_reset(command.remark)
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
@@ -419,8 +420,9 @@ class Puller(Generic[Q]):
             if assigned.generation != generation:
                 return
             if differs_at is not None:
+                # Not the broker's correction: old brokers of 4.x name 0 if the log begins there.
                 filtered = assigned.was_filtered(differs_at)
-                corrected = min(corrected, differs_at) if filtered else differs_at
+                corrected = min(response.max_offset, differs_at) if filtered else differs_at
         await self._correct(assigned, broker_error(command, address), requested, corrected)
 
     async def _correct(

@@ -515,6 +515,31 @@ async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_
     assert bodies(await env.polled(2)) == ["b", "c"]
 
 
+async def test_a_correction_to_the_beginning_reads_no_message_before_the_filtered_ones_again(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of older 4.x versions correct to 0 if the log begins there, wherever it ends."""
+
+    async def first_difference(*_: object) -> int:
+        return 1  # after the last message
+
+    env.subscribe("wanted")
+    env.put("a", tag="wanted")
+    env.put("0", "1", "2", "3", tag="other")
+    assigned = env.begin()
+    await env.polled(1)
+    await until(lambda: assigned.next_offset == 5, "the end")
+    del env.broker.topics["orders"].queues[0].messages[1:]
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    response = moved(0)
+    env.respond(replace(response, ext={**response.ext, "maxOffset": "1"}), times=1)
+    assigned.interrupt()
+    await until(lambda: assigned.next_offset == 1, "the correction")
+    env.put("b", tag="wanted")
+
+    assert bodies(await env.polled(1)) == ["b"]
+
+
 async def test_a_limited_number_of_lost_ones_that_were_filtered_out_is_read_once_more(
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
