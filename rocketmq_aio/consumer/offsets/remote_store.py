@@ -127,7 +127,7 @@ class RemoteOffsetStore:
         Returns whether there is a commit to send again.
         """
         self._invalidate(queue)
-        self._known.discard((queue.topic, queue.broker_name))
+        self._known.discard(self._topic_of(queue))
         return self.has(queue)
 
     def _invalidate(self, queue: MessageQueue) -> None:
@@ -171,7 +171,7 @@ class RemoteOffsetStore:
     async def _update(self, queue: MessageQueue) -> int:
         # Concurrent first commits of a topic overwrite each other in the broker, though each is
         # confirmed (seen on a live 4.9.7 broker): the first one is sent alone.
-        topic = (queue.topic, queue.broker_name)
+        topic = self._topic_of(queue)
         if topic not in self._known:
             first = self._first_commits.setdefault(topic, _FirstCommit())
             async with first.alone:
@@ -193,7 +193,11 @@ class RemoteOffsetStore:
     def _note_known(self, topic: _Topic) -> None:
         self._known.add(topic)
         if len(self._known) > len(self._latest):  # some are of topics whose queues were removed
-            self._known &= {(queue.topic, queue.broker_name) for queue in self._latest}
+            self._known &= {self._topic_of(queue) for queue in self._latest}
+
+    def _topic_of(self, queue: MessageQueue) -> _Topic:
+        """Return the topic at its broker: logical queues of one name are on several brokers."""
+        return queue.topic, self._calls.broker_of(queue)
 
     async def _commit(self, queue: MessageQueue) -> int:
         """Send the last update; return its offset."""

@@ -62,6 +62,22 @@ async def test_every_broker_and_topic_has_its_own_first(
     await persisting
 
 
+async def test_every_broker_of_a_static_topic_has_its_own_first(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    """Its queues have the name of a logical broker."""
+    brokers.owners = {queue(number): f"broker-{number % 2}" for number in range(4)}
+    for broker in ("broker-0", "broker-1"):
+        brokers.hold(broker)
+    committing = asyncio.create_task(commit(store, 0, 1, 2, 3))
+    await wait_all_tasks_blocked()
+
+    assert [each for each, _ in brokers.updates] == [queue(0), queue(1)]
+    for broker in ("broker-0", "broker-1"):
+        brokers.let_go(broker)
+    await committing
+
+
 async def test_later_commits_are_concurrent(brokers: Brokers, store: RemoteOffsetStore) -> None:
     await commit(store, 0)
     brokers.hold()
