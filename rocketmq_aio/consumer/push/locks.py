@@ -188,9 +188,8 @@ class QueueLocks:
     def _connection(self, broker: str) -> _Connection | None:
         """Return the connection to the master of *broker*; None: there is none now."""
         address = self._instance.routes.master(broker)
-        if address is None or not self._instance.remoting.is_connected(address):
-            return None
-        return address, self._instance.connection_number(address)
+        number = self._instance.current_connection(address)
+        return (address, number) if address is not None and number else None
 
     def _may_request(self, broker: str) -> bool:
         """Whether locks that are not held may be requested; False soon after *broker* returned.

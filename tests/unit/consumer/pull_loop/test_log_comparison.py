@@ -11,6 +11,7 @@ from anyio import wait_all_tasks_blocked
 from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import OffsetCorrected
+from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop import log_comparison
 from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, StoredAt
 from rocketmq_aio.consumer.pull_loop.log_comparison import RESCANNED_OFFSETS
@@ -499,9 +500,8 @@ async def test_messages_before_the_difference_are_not_read_again_after_an_illega
     assert bodies(await env.polled(1)) == ["c"]
 
 
-async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_are_read(
-    env: PullerEnv,
-) -> None:
+async def lose_filtered(env: PullerEnv) -> PolledQueue:
+    """Pull one message that matches and four that do not; have the broker lose these four."""
     env.subscribe("wanted")
     env.put("a", tag="wanted")
     env.put("0", "1", "2", "3", tag="other")
@@ -509,6 +509,13 @@ async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_
     await env.polled(1)
     await until(lambda: assigned.next_offset == 5, "the end")
     del env.broker.topics["orders"].queues[0].messages[1:]
+    return assigned
+
+
+async def test_messages_that_took_the_place_of_lost_ones_that_were_filtered_out_are_read(
+    env: PullerEnv,
+) -> None:
+    assigned = await lose_filtered(env)
     env.put("b", "c", tag="wanted")
     assigned.interrupt()
 
@@ -523,13 +530,7 @@ async def test_a_correction_to_the_beginning_reads_no_message_before_the_filtere
     async def first_difference(*_: object) -> int:
         return 1  # after the last message
 
-    env.subscribe("wanted")
-    env.put("a", tag="wanted")
-    env.put("0", "1", "2", "3", tag="other")
-    assigned = env.begin()
-    await env.polled(1)
-    await until(lambda: assigned.next_offset == 5, "the end")
-    del env.broker.topics["orders"].queues[0].messages[1:]
+    assigned = await lose_filtered(env)
     monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
     response = moved(0)
     env.respond(replace(response, ext={**response.ext, "maxOffset": "1"}), times=1)
@@ -544,13 +545,7 @@ async def test_a_limited_number_of_lost_ones_that_were_filtered_out_is_read_once
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_comparison, "RESCANNED_OFFSETS", 1)
-    env.subscribe("wanted")
-    env.put("a", tag="wanted")
-    env.put("0", "1", "2", "3", tag="other")
-    assigned = env.begin()
-    await env.polled(1)
-    await until(lambda: assigned.next_offset == 5, "the end")
-    del env.broker.topics["orders"].queues[0].messages[1:]
+    assigned = await lose_filtered(env)
     env.put("b", "c", tag="wanted")
     assigned.interrupt()
     await until(lambda: assigned.next_offset == 3, "the correction")
