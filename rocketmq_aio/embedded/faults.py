@@ -260,25 +260,25 @@ class Faults:
 
     def drop(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Send no response."""
-        return self._spoil(requests, lambda _: None, where)
+        return self._alter(requests, lambda _: None, where)
 
     def close(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Close the connection instead of responding."""
-        return self._spoil(requests, lambda _: Close(), where)
+        return self._alter(requests, lambda _: Close(), where)
 
     def reset(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Reset the connection instead of responding."""
-        return self._spoil(requests, lambda _: Close(reset=True), where)
+        return self._alter(requests, lambda _: Close(reset=True), where)
 
     def truncate(
         self, requests: Requests, *, close: bool = True, **where: Unpack[Selection]
     ) -> Fault:
         """Send half of the response, then close the connection or send nothing."""
-        return self._spoil(requests, lambda frame: Raw(frame[: len(frame) // 2], close), where)
+        return self._alter(requests, lambda frame: Raw(frame[: len(frame) // 2], close), where)
 
     def duplicate(self, requests: Requests, **where: Unpack[Selection]) -> Fault:
         """Send the response twice."""
-        return self._spoil(requests, lambda frame: Raw(frame * 2), where)
+        return self._alter(requests, lambda frame: Raw(frame * 2), where)
 
     def garbage(
         self,
@@ -289,7 +289,7 @@ class Faults:
         **where: Unpack[Selection],
     ) -> Fault:
         """Send bytes that are not a frame, instead of the response or after it."""
-        return self._spoil(
+        return self._alter(
             requests, lambda frame: Raw(frame + data if after_response else data), where
         )
 
@@ -367,7 +367,7 @@ class Faults:
         self.insert(fault)
         return fault
 
-    def _spoil(
+    def _alter(
         self, requests: Requests, spoil: Callable[[bytes], Outcome], where: Selection
     ) -> Fault:
         """Add a fault that replaces the frame of the response."""

@@ -93,7 +93,7 @@ class MQClientInstance:
             self.name_servers,
             topics_in_use=self._topics,
             on_changed=self._route_changed,
-            heard_from=self._heard_from,
+            received_since=self._received_since,
             on_replaced=self._replaced,
         )
         self.broker = BrokerClient(self.remoting, self.name_servers, self.routes)
@@ -335,8 +335,8 @@ class MQClientInstance:
             # At once: the broker drops replies to a client that it does not know.
             self.heartbeats.start(address)
 
-    def _heard_from(self, address: str, since: float) -> bool:
-        return any(self.remoting.heard_from(each, since) for each in self._both(address))
+    def _received_since(self, address: str, since: float) -> bool:
+        return any(self.remoting.received_since(each, since) for each in self._both(address))
 
     def _replaced(self, address: str) -> None:
         for each in self._both(address):

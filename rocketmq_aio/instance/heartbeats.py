@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
-LOOK_SECONDS: Final = 1.0  # between checks for brokers that do not know this client
+CHECK_SECONDS: Final = 1.0  # between checks for brokers that do not know this client
 LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soon
 
 
@@ -80,7 +80,7 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         while True:
-            await anyio.sleep(min(interval_seconds, LOOK_SECONDS))
+            await anyio.sleep(min(interval_seconds, CHECK_SECONDS))
             now = loop.time()
             due = self._addresses()
             if now - sent_at >= interval_seconds:
@@ -188,7 +188,7 @@ class Heartbeats:
 
     def _retry_later(self, address: str) -> None:
         _, backoff = self._retries.get(address, (0.0, None))
-        backoff = backoff or Backoff(LOOK_SECONDS, LONGEST_RETRY_SECONDS)
+        backoff = backoff or Backoff(CHECK_SECONDS, LONGEST_RETRY_SECONDS)
         now = asyncio.get_running_loop().time()
         self._retries[address] = now + backoff.next_pause(), backoff
 

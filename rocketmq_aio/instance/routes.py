@@ -265,7 +265,7 @@ class _Suspect:
 class RouteTable:
     """Routes by topic: fetched on first use, refreshed while in use.
 
-    :param heard_from: whether an address has sent anything since a time, by the event loop's clock
+    :param received_since: whether an address has sent anything since a time of the event loop
     :param on_replaced: called with the address of a silent broker, whose routes name another now
     """
 
@@ -275,13 +275,13 @@ class RouteTable:
         *,
         topics_in_use: Callable[[], Iterable[str]],
         on_changed: Callable[[str], None],
-        heard_from: Callable[[str, float], bool],
+        received_since: Callable[[str, float], bool],
         on_replaced: Callable[[str], None],
     ) -> None:
         self._name_servers = name_servers
         self._topics_in_use = topics_in_use
         self._on_changed = on_changed
-        self._heard_from = heard_from
+        self._received_since = received_since
         self._on_replaced = on_replaced
         self._routes: dict[str, TopicRoute] = {}  # the last one confirmed is the last
         # How many brokers of all routes have an address, by address; and those of masters.
@@ -588,11 +588,11 @@ class RouteTable:
 
     def _drop_cleared_suspects(self, now: float) -> None:
         for address, suspect in list(self._suspects.items()):
-            heard = self._heard_from(address, suspect.failed_at)
-            replaced = not heard and self._is_replaced(address)
+            responds = self._received_since(address, suspect.failed_at)
+            replaced = not responds and self._is_replaced(address)
             if replaced:
                 self._on_replaced(address)
-            if heard or replaced or now - suspect.failed_at > SUSPECT_SECONDS:
+            if responds or replaced or now - suspect.failed_at > SUSPECT_SECONDS:
                 del self._suspects[address]
 
     def _is_replaced(self, address: str) -> bool:

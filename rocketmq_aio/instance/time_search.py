@@ -25,7 +25,7 @@ class TimeSearch:
         self._millis = millis
         self._low, self._high = minimum, max(minimum, maximum)  # inclusive
         self._step = 0
-        self._ways: set[str] = set()
+        self._directions: set[str] = set()
         self.count = NARROW
         self.probe = self._inside(hint - 1)
 
@@ -56,18 +56,18 @@ class TimeSearch:
             self._low = min(messages[-1][0] + 1, self._high)
             self._next_probe("up")
 
-    def _next_probe(self, way: str) -> None:
+    def _next_probe(self, direction: str) -> None:
         """Probe at doubling distances; bisect once the target is between two probes."""
-        self._ways.add(way)
+        self._directions.add(direction)
         self.count = WIDE
-        if len(self._ways) == 2:
+        if len(self._directions) == 2:
             near = self._high - self._low <= WIDE
             self.probe = self._low if near else (self._low + self._high) // 2
             return
-        if way == "up":
+        if direction == "up":
             self.probe = self._inside(self._low + self._step)
         self._step = self._step * 2 or WIDE
-        if way == "down":
+        if direction == "down":
             self.probe = self._inside(self._high - self._step)
 
     def _inside(self, offset: int) -> int:

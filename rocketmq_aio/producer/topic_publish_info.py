@@ -75,7 +75,7 @@ class TopicPublishInfo:
         self._masters = route.write_masters()
         self.replicated = {name for name, addresses in route.brokers.items() if len(addresses) > 1}
         self.has_alternatives = len(self.brokers) > 1 or bool(self.replicated)
-        self._headless = route.brokers.keys() - self._masters.keys()
+        self._without_master = route.brokers.keys() - self._masters.keys()
         self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
         self._all = self._targets = [self.target(queue) for queue in self.queues]
         # A random start, so that not every producer begins with the first queue.
@@ -123,7 +123,7 @@ class TopicPublishInfo:
             raise not_of_topic(queue, self.topic)
         broker = self._broker_of(queue)
         address = self._masters.get(broker, last_address)
-        if address is None and broker not in self._headless:
+        if address is None and broker not in self._without_master:
             raise RouteNotFoundError(self.topic, f"its route does not name broker {broker!r}")
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)

@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         """The number of unanswered requests."""
         return len(self._pending)
 
-    def heard_from(self, since: float) -> bool:
+    def received_since(self, since: float) -> bool:
         """Whether the peer sent anything after *since*, by the event loop's clock."""
         return self.received_any and self._last_received > since
 

@@ -219,10 +219,10 @@ class RemotingClient:
         connection = self._connections.get(address)
         return connection is not None and connection.usable
 
-    def heard_from(self, address: str, since: float) -> bool:
+    def received_since(self, address: str, since: float) -> bool:
         """Whether *address* sent anything after *since*, over the current connection."""
         connection = self._connections.get(address)
-        return connection is not None and connection.usable and connection.heard_from(since)
+        return connection is not None and connection.usable and connection.received_since(since)
 
     def backoff_left(self, address: str) -> float:
         """Return for how many seconds requests to *address* will fail without an attempt."""

@@ -149,7 +149,9 @@ def main(path: str, text: str) -> None:
         patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
         patch.object(push_engine, "StallRecovery", RecordedStalls),
         patch.object(commit_fence, "STALL_SECONDS", lease),
-        patch.object(commit_fence, "DOUBT_SECONDS", min(commit_fence.DOUBT_SECONDS, lease)),
+        patch.object(
+            commit_fence, "SHORT_STALL_SECONDS", min(commit_fence.SHORT_STALL_SECONDS, lease)
+        ),
     ):
         RecordedStalls.diary = Diary(path, orders.topic)
         asyncio.run(work(orders, RecordedStalls.diary))

@@ -65,7 +65,7 @@ async def test_a_queue_has_one_owner_until_it_is_released(
 async def test_renewed_locks_are_kept(
     rocketmq_namesrv: str, rocketmq_group: str, rocketmq_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", 2000)
+    monkeypatch.setattr(locks_module, "CHECKS_PER_INTERVAL", 2000)
     now = 0.0
     names = (rocketmq_namesrv, rocketmq_group, rocketmq_topic)
     async with locks_of(*names, clock=lambda: now) as (locks, queues, lost):

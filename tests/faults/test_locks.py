@@ -18,7 +18,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
+    monkeypatch.setattr(locks_module, "CHECKS_PER_INTERVAL", OFTEN)
 
 
 async def test_restarted_broker_gets_lock_requests_at_once() -> None:
@@ -93,7 +93,7 @@ async def test_a_member_without_queues_during_an_outage_lets_owners_come_first(
         if not has_route:  # a name server forgets a broker whose connection is lost
             other.routes._drop("orders")
         async with other.renewing():
-            await until(lambda: other.locks._looked, "the first look")
+            await until(lambda: other.locks._connections_noted, "the first look")
             await broker.restart()
             await other.routes.get("orders")
             await until_done(lambda: succeeds(other.connect(broker.address)), "a connection")

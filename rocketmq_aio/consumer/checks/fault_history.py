@@ -21,7 +21,7 @@ LONGEST_SECONDS: Final = 900.0  # a fault that lasts this long is always reporte
 UNPROVEN_SECONDS: Final = 180.0
 GAP_SECONDS: Final = 60.0  # heartbeats, 30 s apart, can hide a fault in between
 GONE_SECONDS: Final = 300.0  # unseen for this long, a reported fault is over
-LEAST_SIGHTINGS: Final = 3
+LEAST_OCCURRENCES: Final = 3
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Record:
     near_join: bool
     last: float = 0.0
     proven: float | None = None  # since when it is certain
-    sightings: int = 0
+    occurrences: int = 0
     reported: bool = False
 
 
@@ -79,10 +79,14 @@ class FaultHistory(Generic[K]):
             near_join = now - self._joined <= JOIN_SECONDS
             record = self._records[fault] = _Record(now, near_join)
         record.last = now
-        record.sightings += 1
+        record.occurrences += 1
         if record.proven is None and fault not in unproven:
             record.proven = now
-        if record.reported or record.sightings < LEAST_SIGHTINGS or not self._lasts(record, now):
+        if (
+            record.reported
+            or record.occurrences < LEAST_OCCURRENCES
+            or not self._lasts(record, now)
+        ):
             return False
         record.reported = True
         return True

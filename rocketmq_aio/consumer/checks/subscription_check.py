@@ -124,7 +124,7 @@ class SubscriptionCheck:
         while True:
             self._wake.clear()
             await self.check()
-            await anyio.sleep(min(LEAST_SECONDS * self._crowd, interval_seconds))
+            await anyio.sleep(min(LEAST_SECONDS * self._group_factor, interval_seconds))
             with anyio.move_on_after(self._pause(interval_seconds)):
                 await self._wake.wait()
 
@@ -133,11 +133,11 @@ class SubscriptionCheck:
         if self._history is None or self._denied:
             return regular
         if self._history.is_settling(self._clock()):
-            return min(regular, (SETTLING_SECONDS - LEAST_SECONDS) * self._crowd)
+            return min(regular, (SETTLING_SECONDS - LEAST_SECONDS) * self._group_factor)
         return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
 
     @property
-    def _crowd(self) -> float:
+    def _group_factor(self) -> float:
         return max(1.0, len(self._peers) / SMALL_GROUP)
 
     async def check(self) -> None:

@@ -184,7 +184,7 @@ class GroupEngine(Generic[Q]):
 
     def on_cut_off(self, assigned: Q) -> None:
         """Commit no less than other members, who may have the queue by now."""
-        assigned.doubt()
+        assigned.invalidate_commits()
         now = asyncio.get_running_loop().time()
         since = now if assigned.failing_since is None else assigned.failing_since
         assigned.pull_expired |= now - since > EXPIRED_SECONDS

@@ -64,8 +64,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             on_event=self.publish,
         )
         self._cache = Cache()
-        look = (lambda: None) if self.fence is None else self.fence.look
-        self.ready = ReadyQueues(self._cache, look)
+        check = (lambda: None) if self.fence is None else self.fence.check_stall
+        self.ready = ReadyQueues(self._cache, check)
         flow_control = CacheFlowControl(config, self._cache)
         self._puller = Puller(
             context, self, self.starts, flow_control, on_messages=self.ready.add, lite=True

@@ -14,7 +14,7 @@ from rocketmq_aio.errors import CommitError, ConfigError, RocketMQError
 from rocketmq_aio.model.values import MessageQueue
 
 NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
-DOUBTED: Final = "other members may have had the queue meanwhile: commit again"
+UNVERIFIED_COMMIT: Final = "other members may have had the queue meanwhile: commit again"
 
 Offsets = Mapping[MessageQueue, int] | Collection[MessageQueue] | None
 
@@ -68,7 +68,7 @@ def _note_skipped(skipped: Mapping[PolledQueue, int], lost: Lost) -> None:
             lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
         elif assigned.min_commit_offset == UNVERIFIED or assigned.min_commit_offset < offset:
             # Other members were possible again after the read, or before the offset was sent.
-            lost.setdefault(assigned.queue, RocketMQError(f"{assigned.queue}: {DOUBTED}"))
+            lost.setdefault(assigned.queue, RocketMQError(f"{assigned.queue}: {UNVERIFIED_COMMIT}"))
 
 
 def _by_queue(

@@ -20,12 +20,12 @@ TURN: Final = 32  # messages that ``async for`` takes from a queue before it goe
 class ReadyQueues:
     """Takes messages from the assigned queues in turn; only `wait` awaits.
 
-    :param look: called before messages are taken: it may withhold queues
+    :param check: called before messages are taken: it may withhold queues
     """
 
-    def __init__(self, cache: Cache, look: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, cache: Cache, check: Callable[[], object] = lambda: None) -> None:
         self._cache = cache
-        self._look = look
+        self._check = check
         self._queues: deque[PolledQueue] = deque()
         self._delivered: list[PolledQueue] = []  # whose messages the application processes
         self._failed: list[PolledQueue] = []
@@ -65,7 +65,7 @@ class ReadyQueues:
 
     def take(self, limit: int) -> list[MessageExt]:
         """Deliver up to *limit* messages; a queue's turn is all it has cached."""
-        self._look()
+        self._check()
         taken: list[MessageExt] = []
         queues = self._queues
         while queues and len(taken) < limit:
@@ -85,7 +85,7 @@ class ReadyQueues:
 
     def take_one(self) -> MessageExt | None:
         """Deliver one message; a queue's turn is `TURN` messages."""
-        self._look()
+        self._check()
         queues = self._queues
         while queues:
             assigned = queues[0]

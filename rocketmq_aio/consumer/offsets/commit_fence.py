@@ -23,8 +23,8 @@ from rocketmq_aio.remoting.gather import gather_limited
 logger = get_logger(__name__)
 
 STALL_SECONDS: Final = 30.0  # as for locks; brokers drop a silent member after two minutes
-DOUBT_SECONDS: Final = 10.0  # in which a broker can restart, and know another member first
-LOOK_SECONDS: Final = 5.0  # counts as a part of the stall, at most
+SHORT_STALL_SECONDS: Final = 10.0  # in which a broker can restart, and know another member first
+CHECK_SECONDS: Final = 5.0  # counts as a part of the stall, at most
 COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing is committed
 
 Q = TypeVar("Q", bound=QueueState)
@@ -42,17 +42,19 @@ def one_connection(_queue: MessageQueue) -> int:
 async def read_committed(
     store: OffsetStore, queues: Iterable[QueueState], connection: Connection = one_connection
 ) -> dict[MessageQueue, BaseException]:
-    """Set `min_commit_offset` of those *queues* that are in doubt to what the group has committed.
+    """Set `min_commit_offset` of the unverified *queues* to what the group has committed.
 
-    Returns what failed; those queues stay in doubt.
+    Returns what failed; those queues stay unverified.
     """
-    doubted = [each for each in queues if each.min_commit_offset == UNVERIFIED]
-    _, failed = await gather_limited(lambda each: _read_committed(store, each, connection), doubted)
+    unverified = [each for each in queues if each.min_commit_offset == UNVERIFIED]
+    _, failed = await gather_limited(
+        lambda each: _read_committed(store, each, connection), unverified
+    )
     return {assigned.queue: error for assigned, error in failed.items()}
 
 
 async def _read_committed(store: OffsetStore, assigned: QueueState, connection: Connection) -> None:
-    doubts, before = assigned.doubts, connection(assigned.queue)
+    invalidations, before = assigned.invalidations, connection(assigned.queue)
     try:
         await store.remove(assigned.queue)  # its memory may be outdated
         committed = await store.read(assigned.queue)
@@ -63,10 +65,10 @@ async def _read_committed(store: OffsetStore, assigned: QueueState, connection: 
     # Unchanged: since then there was no seek, and others could not commit more.
     if (
         assigned.min_commit_offset == UNVERIFIED
-        and doubts == assigned.doubts
+        and invalidations == assigned.invalidations
         and before in (0, over)
     ):
-        assigned.member_over = over
+        assigned.verified_connection = over
         assigned.require(UNKNOWN if committed is None else committed)
 
 
@@ -106,14 +108,14 @@ class CommitFence(Generic[Q]):
             self._timer.cancel()
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
-        self.look()
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._tick)
+        self.check_stall()
 
-    def look(self) -> None:
-        """Invalidate if the last look was too long ago."""
+    def check_stall(self) -> None:
+        """Invalidate if the last call was too long ago."""
         now = self._clock()
         seconds, self._seen = now - self._seen, now
-        if seconds > DOUBT_SECONDS:
+        if seconds > SHORT_STALL_SECONDS:
             self.invalidate()
             held = list(self._table.values())
             if held and seconds > STALL_SECONDS:
@@ -122,32 +124,32 @@ class CommitFence(Generic[Q]):
 
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
-        self.look()  # the caller may have been woken before the timer
-        self._look_at(assigned)
+        self.check_stall()  # the caller may have been woken before the timer
+        self._check_connection(assigned)
         return assigned.committable >= assigned.min_commit_offset
 
     def note_connection(self, assigned: Q) -> None:
         """Note that the start of a queue was read over the current connection."""
-        assigned.member_over = self._connection(assigned.queue)
+        assigned.verified_connection = self._connection(assigned.queue)
 
-    def _look_at(self, assigned: QueueState) -> None:
+    def _check_connection(self, assigned: QueueState) -> None:
         if assigned.min_commit_offset == UNVERIFIED:
-            return  # another doubt would make a read that runs outdated
-        if self._connection(assigned.queue) != assigned.member_over:
-            assigned.doubt()
+            return  # another call would make a running read outdated
+        if self._connection(assigned.queue) != assigned.verified_connection:
+            assigned.invalidate_commits()
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
         """Read the committed offsets that others may have changed; return what failed."""
-        self.look()  # the caller may have been woken before the timer
+        self.check_stall()  # the caller may have been woken before the timer
         queues = list(queues)
         for assigned in queues:
-            self._look_at(assigned)
+            self._check_connection(assigned)
         return await read_committed(self._store, queues, self._connection)
 
     def invalidate(self) -> None:
         """Note that other members may have the queues, and may have committed more."""
         for assigned in self._table.values():
-            assigned.doubt()
+            assigned.invalidate_commits()
 
     def on_recovered(self, assigned: Q) -> None:
         """Treat the queues of a broker as after a stall, if its pulls have expired.
@@ -158,7 +160,7 @@ class CommitFence(Generic[Q]):
             name = assigned.queue.broker_name
             held = [each for each in self._table.values() if each.queue.broker_name == name]
             for each in held:
-                each.doubt()
+                each.invalidate_commits()
             self._on_stall(held)
 
     def _on_stall(self, held: list[Q]) -> None:

@@ -83,7 +83,7 @@ class StartPositions:
         self._gone: dict[str, _Gone] = {}
         # Queues of topics that were created again: committed offsets may be older (brokers of
         # 4.9.7 keep those of a deleted topic).
-        self._doubted: dict[MessageQueue, _Gone] = {}
+        self._created_again: dict[MessageQueue, _Gone] = {}
         self._lacking: dict[MessageQueue, float] = {}  # since when a slave has no offset of them
         # Of queues that were revoked while their brokers were away, see `keep`.
         self._kept: dict[MessageQueue, tuple[Start, int]] = {}
@@ -138,7 +138,7 @@ class StartPositions:
 
     def note_assigned(self, queue: MessageQueue) -> None:
         """Note an assignment, before `find` is called."""
-        self._doubted.pop(queue, None)
+        self._created_again.pop(queue, None)
         self._lacking.pop(queue, None)
         gone = self._gone.get(queue.topic)
         if gone is None or queue in gone.assigned:
@@ -146,7 +146,7 @@ class StartPositions:
         since = boottime() - FIRST_ASSIGNMENT_SECONDS
         if gone.back_at.get(queue.broker_name, since) > since:
             gone.assigned.add(queue)
-            self._doubted[queue] = gone
+            self._created_again[queue] = gone
 
     def keep(self, queue: MessageQueue, progress: Start, furthest: int) -> None:
         """Keep the progress of a queue that is revoked because its broker is away.
@@ -174,7 +174,7 @@ class StartPositions:
         self._first_seen.pop(topic, None)
         self._gone.pop(topic, None)
         tables: tuple[dict[MessageQueue, Any], ...]
-        tables = self._doubted, self._ends, self._lacking, self._kept
+        tables = self._created_again, self._ends, self._lacking, self._kept
         for table in tables:
             _discard_topic(table, topic)
 
@@ -192,7 +192,7 @@ class StartPositions:
             logger.warning("offset_older_than_topic", queue=str(queue), offset=stored)
             stored, start = None, "earliest"
             self.forget(queue)
-        self._doubted.pop(queue, None)
+        self._created_again.pop(queue, None)
         if queue in self._kept:
             kept, furthest = self._kept[queue]
             if stored is None or stored < kept.offset or stored <= furthest:
@@ -208,7 +208,7 @@ class StartPositions:
 
     async def _is_outdated(self, queue: MessageQueue) -> bool:
         """Whether the committed offset is one of a former topic of that name."""
-        gone = self._doubted.get(queue)
+        gone = self._created_again.get(queue)
         if gone is None:
             return False
         broker_name = queue.broker_name

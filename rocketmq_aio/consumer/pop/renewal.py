@@ -18,7 +18,7 @@ from rocketmq_aio.log import get_logger
 logger = get_logger(__name__)
 
 RENEWALS_AT_ONCE: Final = 16  # at one broker
-LOOKS: Final = 8  # within the invisible time
+CHECKS: Final = 8  # within the invisible time
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
@@ -39,7 +39,7 @@ class Renewal:
     ) -> None:
         self._service = service
         self._in_use = in_use
-        self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
+        self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / CHECKS)
         self._renewing: set[PoppedMessage] = set()
         self._limits: dict[str, anyio.CapacityLimiter] = defaultdict(  # by broker name
             lambda: anyio.CapacityLimiter(RENEWALS_AT_ONCE)

@@ -13,9 +13,9 @@ from rocketmq_aio.model.values import MessageQueue
 
 # A pull loop that waits for room is woken after several messages; with few large ones, or one far
 # behind the others, a single one may make room, and so may a change of the assignment.
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 # A queue that is paused or failed only has to notice a long outage.
-LONG_LOOK_SECONDS: Final = 5.0
+LONG_CHECK_SECONDS: Final = 5.0
 
 
 class FlowControl:
@@ -44,15 +44,15 @@ class FlowControl:
         """Wait some time for room, a resume or a seek; then `may_pull` has to be checked again."""
         loop = asyncio.get_running_loop()
         assigned.wake = loop.create_future()
-        seconds = LONG_LOOK_SECONDS
+        seconds = LONG_CHECK_SECONDS
         if not assigned.paused and assigned.failure is None:
             assigned.block()
-            seconds = LOOK_SECONDS
-        look = loop.call_later(seconds, assigned.wake_puller)
+            seconds = CHECK_SECONDS
+        timer = loop.call_later(seconds, assigned.wake_puller)
         try:
             await assigned.wake
         finally:
-            look.cancel()
+            timer.cancel()
             assigned.wake = None
             assigned.unblock()
 

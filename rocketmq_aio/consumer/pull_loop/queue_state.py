@@ -55,8 +55,9 @@ class QueueState:
     commit_due: bool = False
     min_commit_offset: int = UNKNOWN  # less is not committed; see `CommitFence`
     # The number of the connection to its broker over which no less than others was committed.
-    member_over: int = 0
-    doubts: int = 0  # counts `doubt`: an offset that was read before the last one is outdated
+    verified_connection: int = 0
+    # Counts `invalidate_commits`: an offset that was read before the last call is outdated.
+    invalidations: int = 0
     # The position before it was set back; `UNVERIFIED`: it was set before it was known.
     furthest: int = UNKNOWN
     # Whether a committed offset up to there may be this member's own: a broker that is killed
@@ -198,9 +199,9 @@ class QueueState:
         """Allow a commit below those of other members: the position was set explicitly."""
         self.min_commit_offset = TRUSTED
 
-    def doubt(self) -> None:
+    def invalidate_commits(self) -> None:
         """Note that other members may have the queue, and may have committed more."""
-        self.doubts += 1
+        self.invalidations += 1
         if self.min_commit_offset not in (TRUSTED, UNVERIFIED):
             self.furthest_may_return &= boottime() < self.written_at
             self.min_commit_offset = UNVERIFIED

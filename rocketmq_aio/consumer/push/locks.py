@@ -30,11 +30,11 @@ logger = get_logger(__name__)
 
 LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a stall
 RENEW_SECONDS: Final = 20.0
-LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
+CHECKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
 # After a broker has returned without its locks, owners request them again: they connect within the
-# longest backoff, and look every second.
-RETURN_SECONDS: Final = LONGEST_SECONDS + RENEW_SECONDS / LOOKS_PER_INTERVAL
+# longest backoff, and check every second.
+RETURN_SECONDS: Final = LONGEST_SECONDS + RENEW_SECONDS / CHECKS_PER_INTERVAL
 LAST_UNLOCK_SECONDS: Final = 5.0  # when the consumer closes
 
 _RequestAtBroker: TypeAlias = Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]]
@@ -104,7 +104,7 @@ class QueueLocks:
         self._late_unlocks: dict[MessageQueue, float] = {}
         # By broker: the last connection, and until when owners come first after it was lost.
         self._connections: dict[str, tuple[_Connection, float]] = {}
-        self._looked = False  # at the brokers of the routes
+        self._connections_noted = False  # at the brokers of the routes
         self._failing: set[str] = set()  # brokers whose last request failed
 
     def holds(self, queue: MessageQueue) -> bool:
@@ -152,10 +152,10 @@ class QueueLocks:
         """Renew until cancelled, brokers concurrently; report lost locks."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
+                await anyio.sleep(interval_seconds / CHECKS_PER_INTERVAL)
                 self._drop_ended()
                 self._drop_past()
-                self._look()
+                self._note_connections()
                 due = self._due(interval_seconds)
                 left = {self._broker_of(queue) for queue in self._not_unlocked}
                 for broker in (due | left) - self._renewing:
@@ -178,12 +178,12 @@ class QueueLocks:
             or self._connection(self._broker_of(queue)) != lease.connection
         }
 
-    def _look(self) -> None:
+    def _note_connections(self) -> None:
         """Note the connections to brokers: which have returned, or are new."""
         for address in self._instance.routes.addresses(masters_only=True):
             if (broker := self._instance.routes.broker_at(address)) is not None:
                 self._may_request(broker)
-        self._looked = True
+        self._connections_noted = True
 
     def _connection(self, broker: str) -> _Connection | None:
         """Return the connection to the master of *broker*; None: there is none now."""
@@ -198,9 +198,9 @@ class QueueLocks:
         """
         connection, now = self._connection(broker), self._clock()
         if connection is None:  # heartbeats connect again
-            return not self._looked and broker not in self._connections
-        # One that appears after the first look may have been away, with its routes.
-        first = NEVER_CONNECTED if self._looked else connection
+            return not self._connections_noted and broker not in self._connections
+        # One that appears after the first check may have been away, with its routes.
+        first = NEVER_CONNECTED if self._connections_noted else connection
         last, until = self._connections.get(broker, (first, now))
         if connection != last:
             until = now + RETURN_SECONDS

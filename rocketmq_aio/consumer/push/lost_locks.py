@@ -52,7 +52,7 @@ class LostLocks:
         if assigned is None:
             return False
         self._publish(LeaseLost(queue=queue))
-        assigned.doubt()
+        assigned.invalidate_commits()
         return True
 
     def on_taken(self, queue: MessageQueue) -> None:
@@ -66,7 +66,7 @@ class LostLocks:
         unchanged: list[MessageQueue] = []
         for assigned in held:
             queue, committed = assigned.queue, assigned.min_commit_offset
-            # What failed is still in doubt, what was revoked meanwhile is another assignment's.
+            # What failed is still unverified, what was revoked meanwhile is another assignment's.
             if committed == UNVERIFIED or self._table.get(queue) is not assigned:
                 continue
             if assigned.committable < committed:

@@ -27,7 +27,7 @@ from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 
 
 class PoppedQueue(DispatchQueue):
@@ -245,7 +245,7 @@ class PushPops:
 
     async def _forget_expired(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             now = boottime()
             for assigned in self._queues.values():
                 assigned.forget_expired(now)

@@ -207,7 +207,7 @@ class Workers:
                     awaitable = call(messages) if one is None else one(messages[0])
                 result = await awaitable
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
-                error = self._judge(worker, raised)
+                error = self._failure_of(worker, raised)
             worker.since = 0.0
             calls += 1
             if result is None and error is None and not worker.expired and not cancelling():
@@ -275,7 +275,7 @@ class Workers:
         done, failed = await self._service.finish(assigned, messages, context, error)
         return failed, len(messages) - done - failed
 
-    def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
+    def _failure_of(self, worker: Worker, raised: BaseException) -> BaseException:
         """Return the failure of a handler; raise what is meant for the worker itself."""
         if isinstance(raised, PROGRAM_ENDS):
             raise raised

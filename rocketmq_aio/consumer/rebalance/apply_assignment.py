@@ -96,7 +96,7 @@ class Assignments(Generic[Q]):
             finally:  # also when cancelled in a listener
                 if removed:
                     for queue in removed:
-                        self._table[queue].doubt()  # the next owner may have started
+                        self._table[queue].invalidate_commits()  # the next owner may have started
                     await self._revoke(removed, drain_seconds=drain_seconds)
         return admitted == added
 
@@ -177,4 +177,4 @@ class Assignments(Generic[Q]):
             for assigned in leaving:
                 await assigned.wait_until_drained()
         for assigned in leaving:
-            assigned.doubt()  # meanwhile the next owner may have committed more
+            assigned.invalidate_commits()  # meanwhile the next owner may have committed more

@@ -106,7 +106,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     size: int = 0  # bytes of the request's body
     count: int = 0  # of messages that are in flight, with bytes as the limiter counts them
     body_bytes: int = 0
-    is_lined_up: bool = False
+    is_waiting: bool = False
     may_be_sent: bool = False
     timer: asyncio.Handle | None = None
 
@@ -116,7 +116,7 @@ class BatchAccumulator:
 
     A batch is open, and takes more messages, until it is full, its linger time is over, or a
     message to the same queue needs another batch.  While an earlier batch to its queue is being
-    sent, it waits in line, and stays open unless it is full.
+    sent, it waits, and stays open unless it is full.
     """
 
     def __init__(self, settings: AutoBatch, sender: Sender) -> None:
@@ -135,7 +135,7 @@ class BatchAccumulator:
         self._id_bytes = len(f"UNIQ_KEY={self._longest_id};")
         # By queue, where one was chosen; else by topic and what the messages have in common.
         self._open: dict[object, PendingBatch] = {}
-        self._lines: dict[MessageQueue, deque[PendingBatch]] = {}  # the first is being sent
+        self._by_queue: dict[MessageQueue, deque[PendingBatch]] = {}  # the first is being sent
         self._unfinished: set[PendingBatch] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -224,7 +224,7 @@ class BatchAccumulator:
         if self._loop is None or self._loop.is_closed():
             return
         self._open.clear()
-        self._lines.clear()
+        self._by_queue.clear()
         for batch in list(self._unfinished):
             self._finish(batch, error)
 
@@ -249,17 +249,17 @@ class BatchAccumulator:
         return batch
 
     def _lingered(self, batch: PendingBatch) -> None:
-        if batch.queue in self._lines:
-            self._line_up(batch)  # still open: more messages may join until it is sent
+        if batch.queue in self._by_queue:
+            self._wait_in_order(batch)  # still open: more messages may join until it is sent
         else:
             self._close(batch)
 
     def _close(self, batch: PendingBatch) -> None:
-        """Take no more messages into *batch*, and send it or line it up."""
+        """Take no more messages into *batch*, and send it in its turn."""
         del self._open[batch.key]
-        if batch.queue in self._lines:
-            if not batch.is_lined_up:
-                self._line_up(batch)
+        if batch.queue in self._by_queue:
+            if not batch.is_waiting:
+                self._wait_in_order(batch)
             return
         assert batch.timer is not None
         batch.timer.cancel()
@@ -267,20 +267,20 @@ class BatchAccumulator:
             if batch.queue is None:
                 self._spawn(self._deliver, batch)
             else:
-                self._spawn(self._deliver_line, batch.queue)
-                self._lines[batch.queue] = deque([batch])
+                self._spawn(self._deliver_in_order, batch.queue)
+                self._by_queue[batch.queue] = deque([batch])
         except NotRunningError as error:
             self._finish(batch, error)
 
-    def _line_up(self, batch: PendingBatch) -> None:
+    def _wait_in_order(self, batch: PendingBatch) -> None:
         """Queue *batch* behind others to its queue, until the deadline of its messages."""
         assert self._loop is not None
         assert batch.queue is not None
         assert batch.timer is not None
         batch.timer.cancel()
         batch.timer = self._loop.call_later(batch.deadline - monotonic(), self._expire, batch)
-        batch.is_lined_up = True
-        self._lines[batch.queue].append(batch)
+        batch.is_waiting = True
+        self._by_queue[batch.queue].append(batch)
 
     def _expire(self, batch: PendingBatch) -> None:
         if self._open.get(batch.key) is batch:
@@ -292,17 +292,17 @@ class BatchAccumulator:
         instance.check_running()  # a host that is closing would ignore the call
         instance.tasks.spawn(function, argument, name="batch")
 
-    async def _deliver_line(self, queue: MessageQueue) -> None:
-        line = self._lines[queue]
+    async def _deliver_in_order(self, queue: MessageQueue) -> None:
+        batches = self._by_queue[queue]
         try:
-            while line:
-                if self._open.get(queue) is line[0]:
+            while batches:
+                if self._open.get(queue) is batches[0]:
                     del self._open[queue]
-                await self._deliver(line[0])
-                line.popleft()
+                await self._deliver(batches[0])
+                batches.popleft()
         finally:
-            del self._lines[queue]
-            for batch in line:  # cancelled: the client was closed
+            del self._by_queue[queue]
+            for batch in batches:  # cancelled: the client was closed
                 if self._open.get(queue) is batch:
                     del self._open[queue]
                 self._finish(batch, ClosedError("the client was closed"))

@@ -310,7 +310,7 @@ async def test_heartbeats_continue_whatever_brokers_do() -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry at once."""
-    monkeypatch.setattr(heartbeats, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeats, "CHECK_SECONDS", 0.01)
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ class Table:
             topics_in_use=lambda: self.wanted,
             on_changed=self.changed.append,
             on_replaced=self.replaced.append,
-            heard_from=lambda address, _since: address in self.alive,
+            received_since=lambda address, _since: address in self.alive,
         )
 
     def consumes_as(self, former: TopicRoute) -> bool:

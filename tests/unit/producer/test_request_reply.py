@@ -197,7 +197,7 @@ async def test_a_heartbeat_precedes_requests_over_shared_connections() -> None:
 async def test_a_lost_connection_is_registered_again_at_once_for_a_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heartbeats, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(heartbeats, "CHECK_SECONDS", 60.0)
     async with open_producer() as env, responder(env) as answers:
         asking = asyncio.create_task(env.producer.request(ORDER, 60))
         (request,) = await asked(env)

@@ -132,10 +132,10 @@ def test_a_queue_of_another_topic_raises(queue: MessageQueue) -> None:
 
 
 def test_a_target_without_a_master_has_the_broker_name_as_address() -> None:
-    one_headless = route(
+    one_without_master = route(
         queues(), queues("broker-b"), broker(master=A), broker("broker-b", replica=B)
     )
-    target = publish(one_headless, ClientConfig(vip_channel=True)).target(
+    target = publish(one_without_master, ClientConfig(vip_channel=True)).target(
         MessageQueue("orders", "broker-b", 0)
     )
 

@@ -8,7 +8,7 @@ from rocketmq_aio.consumer.checks.fault_history import (
     GAP_SECONDS,
     GONE_SECONDS,
     JOIN_SECONDS,
-    LEAST_SIGHTINGS,
+    LEAST_OCCURRENCES,
     LONGEST_SECONDS,
     QUIET_SECONDS,
     SETTLE_SECONDS,
@@ -75,9 +75,9 @@ def test_a_fault_is_reported_once_until_it_is_gone() -> None:
     assert history.sample(QUIET_SECONDS + STEP) == ["fault"]
 
 
-def test_few_sightings_are_not_enough() -> None:
+def test_few_occurrences_are_not_enough() -> None:
     history = grown()
-    for _ in range(LEAST_SIGHTINGS - 1):
+    for _ in range(LEAST_OCCURRENCES - 1):
         history.now += SETTLE_SECONDS
         assert history.sample() == []
     history.now += SETTLE_SECONDS

@@ -66,7 +66,7 @@ class FenceEnv:
             on_messages=lambda each: self.ready.add(each),
             clock=lambda: self.now,
         )
-        self.ready = ReadyQueues(self.cache, self.fence.look)
+        self.ready = ReadyQueues(self.cache, self.fence.check_stall)
         self.ready.add(self.assigned)
         self.ready.take(DELIVERED)
 
@@ -266,7 +266,7 @@ async def test_the_recovery_of_a_stall_does_not_end_a_later_one(env: FenceEnv) -
 
 def expire(env: FenceEnv) -> None:
     """Note that the pulls of the queue failed for long."""
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.assigned.pull_expired = True
 
 
@@ -286,7 +286,7 @@ async def test_after_a_long_outage_the_position_moves_up_to_what_others_committe
 
 
 async def test_after_a_short_outage_nothing_is_withheld(env: FenceEnv) -> None:
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.fence.on_recovered(env.assigned)
 
     assert offsets(env.ready.take(1)) == [DELIVERED]

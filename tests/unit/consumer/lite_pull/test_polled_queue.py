@@ -363,7 +363,7 @@ def test_a_position_that_was_set_counts_also_after_filtered_messages_are_pulled_
     assigned.seek(5)
     assigned.advance(20)
     assigned.rescan(9)
-    assigned.doubt()
+    assigned.invalidate_commits()
 
     assert assigned.min_commit_offset == TRUSTED
 
@@ -379,7 +379,7 @@ def test_a_broker_may_return_a_former_commit_until_it_has_written_the_one_below(
     now = WRITTEN_SECONDS - 1
     assigned.note_committed()  # a later one
     now = WRITTEN_SECONDS
-    assigned.doubt()
+    assigned.invalidate_commits()
     assigned.require(8)
 
     assert assigned.min_commit_offset == 8
@@ -405,7 +405,7 @@ def test_no_log_is_compared_with_messages_from_before_a_seek() -> None:
 
 def test_a_commit_that_was_under_way_does_not_end_a_doubt() -> None:
     assigned = assigned_queue(begin=2)
-    assigned.doubt()
+    assigned.invalidate_commits()
     assigned.note_committed()
 
     assert assigned.min_commit_offset == UNVERIFIED

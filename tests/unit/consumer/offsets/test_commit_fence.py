@@ -11,7 +11,11 @@ from rocketmq_aio.consumer.common import clock
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commit_fence import DOUBT_SECONDS, STALL_SECONDS, CommitFence
+from rocketmq_aio.consumer.offsets.commit_fence import (
+    SHORT_STALL_SECONDS,
+    STALL_SECONDS,
+    CommitFence,
+)
 from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, WRITTEN_SECONDS
 from rocketmq_aio.errors import CommitError
@@ -82,7 +86,7 @@ def env() -> FenceEnv:
 
 
 async def test_without_a_stall_the_store_is_not_read(env: FenceEnv) -> None:
-    env.now += DOUBT_SECONDS
+    env.now += SHORT_STALL_SECONDS
 
     assert await env.commit_progress() == HERE
     assert env.store.called("read") == []
@@ -93,7 +97,7 @@ async def test_a_short_stall_in_which_a_broker_can_restart_is_no_reason_to_revok
 ) -> None:
     stalled: list[list[PolledQueue]] = []
     monkeypatch.setattr(env.fence, "_on_stall", stalled.append)
-    env.now += DOUBT_SECONDS + 1
+    env.now += SHORT_STALL_SECONDS + 1
     env.store.kept[env.queue] = THERE
 
     assert await env.commit_progress() == THERE
@@ -162,7 +166,7 @@ async def test_a_manual_commit_of_an_offset_replaces_what_others_committed(env: 
 
 async def test_a_queue_that_was_cut_off_commits_no_less_than_others(env: FenceEnv) -> None:
     other = env.add_queue(5)
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.store.kept[env.queue] = THERE
 
     assert await env.commit_progress() == THERE
@@ -228,7 +232,7 @@ async def test_a_seek_is_committed_over_another_connection(env: FenceEnv) -> Non
 
 async def test_other_queues_are_committed_before_the_offset_of_one_is_read(env: FenceEnv) -> None:
     other = env.add_queue(5)
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.store.fail["read"] = LOST
     await env.commit_progress()
 
@@ -247,7 +251,7 @@ async def test_a_seek_is_committed_though_others_may_have_had_the_queue_since(
     if by_stall:
         env.stall(THERE)
     else:
-        env.assigned.doubt()
+        env.assigned.invalidate_commits()
         env.store.kept[env.queue] = THERE
     assert await env.commit_progress() == 1
     env.stall(THERE)
@@ -292,7 +296,7 @@ async def test_a_queue_that_is_read_again_from_an_earlier_offset_is_committed_th
 ) -> None:
     assert await env.commit_progress() == HERE
     env.assigned.rescan(1)
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
 
     assert await env.commit_progress() == 1
 
@@ -301,7 +305,7 @@ async def test_a_queue_that_was_doubted_before_it_is_read_again_is_committed_the
     env: FenceEnv,
 ) -> None:
     env.store.kept[env.queue] = HERE
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     await env.fence.refresh([env.assigned])
     env.assigned.rescan(1)
 
@@ -312,7 +316,7 @@ async def test_a_queue_that_is_read_again_keeps_what_another_member_committed(
     env: FenceEnv,
 ) -> None:
     env.assigned.rescan(1)
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.store.kept[env.queue] = THERE
     assert await env.commit_progress() == THERE
 
@@ -327,7 +331,7 @@ async def test_a_broker_that_lost_the_commit_of_an_earlier_position_gets_it_agai
     assert await env.commit_progress() == HERE
     getattr(env.assigned, set_back)(1)
     assert await env.commit_progress() == 1
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.store.kept[env.queue] = HERE
 
     assert await env.commit_progress() == 1
@@ -335,13 +339,13 @@ async def test_a_broker_that_lost_the_commit_of_an_earlier_position_gets_it_agai
 
 def stall_again(env: FenceEnv) -> None:
     env.stall(THERE)
-    env.fence.look()
+    env.fence.check_stall()
 
 
 def give_to_another(env: FenceEnv) -> None:
     """Do as a revocation whose handlers have ended: the next owner may have committed."""
     env.store.kept[env.queue] = THERE
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
 
 
 @pytest.mark.parametrize("happen", [stall_again, give_to_another])
@@ -396,7 +400,7 @@ async def test_commits_that_wait_during_a_stall_are_not_sent_after_it(manual: bo
     commit = commits.commit(None) if manual else commits.commit_progress(table.values())
     task = asyncio.create_task(commit)
     await until(lambda: brokers.updates, "the first commit of the topic, which is sent alone")
-    now += DOUBT_SECONDS + 1
+    now += SHORT_STALL_SECONDS + 1
     brokers.kept[queue(1)] = THERE
     brokers.let_go()
     if manual:
@@ -420,7 +424,7 @@ async def test_an_earlier_position_that_a_broker_has_written_is_not_committed_be
     getattr(env.assigned, set_back)(1)
     assert await env.commit_progress() == 1
     now += WRITTEN_SECONDS
-    env.assigned.doubt()
+    env.assigned.invalidate_commits()
     env.store.kept[env.queue] = HERE  # by another member
 
     assert await env.commit_progress() == HERE
@@ -442,7 +446,7 @@ async def test_a_manual_commit_of_a_queue_refreshed_while_it_waits_fails_unless_
     brokers.hold()
     committing = asyncio.create_task(commits.commit(None))
     await until(lambda: brokers.running["broker-a"] == SENDS_PER_BROKER, "the first commits")
-    last.doubt()
+    last.invalidate_commits()
     refreshing = asyncio.create_task(fence.refresh([last]))
     await until(lambda: brokers.queries, "the query")
     brokers.let_go()
@@ -528,7 +532,7 @@ async def test_a_consumer_has_not_stalled_before_its_start(cluster: FakeCluster)
     await consumer.assign([queue(0)])
     async with consumer:
         assigned = consumer._engine.table[queue(0)]
-        assert (assigned.withheld, assigned.doubts) == (None, 0)
+        assert (assigned.withheld, assigned.invalidations) == (None, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -576,7 +580,7 @@ async def test_a_position_before_the_committed_one_is_committed_when_the_log_end
         await notes.have(10)
         assigned = consumer._engine.table[queue(0)]
         cluster.broker.commit(GROUP, TOPIC, 0, 20)
-        assigned.doubt()  # after 10 s without a response
+        assigned.invalidate_commits()  # after 10 s without a response
         assigned.step_back(5)
         await consumer._engine.on_corrected(assigned)
 

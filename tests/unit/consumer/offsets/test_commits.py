@@ -104,7 +104,7 @@ async def test_a_queue_without_a_position_is_not_compared_with_other_members(
     commits = ManualCommits(
         store, table, automatic=True, fence=CommitFence(store, table), on_event=events.append
     )
-    assigned.doubt()
+    assigned.invalidate_commits()
     await commits.commit_progress([assigned])
 
     assert (brokers.queries, events) == ([], [])

@@ -9,7 +9,11 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.offsets import commit_fence as recovery_module
-from rocketmq_aio.consumer.offsets.commit_fence import DOUBT_SECONDS, STALL_SECONDS, StallRecovery
+from rocketmq_aio.consumer.offsets.commit_fence import (
+    SHORT_STALL_SECONDS,
+    STALL_SECONDS,
+    StallRecovery,
+)
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
@@ -77,8 +81,8 @@ async def env() -> AsyncIterator[RecoveryEnv]:
 
 async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
     for _ in range(3):
-        env.now += DOUBT_SECONDS
-        env.recovery.look()
+        env.now += SHORT_STALL_SECONDS
+        env.recovery.check_stall()
 
     assert all(env.committable().values())
     assert not any(each.dropped for each in env.table.values())
@@ -86,7 +90,7 @@ async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
 
 async def test_a_short_stall_delays_commits_and_revokes_nothing(env: RecoveryEnv) -> None:
     env.now += STALL_SECONDS
-    env.recovery.look()
+    env.recovery.check_stall()
 
     assert not any(env.committable().values())
     assert not any(each.dropped for each in env.table.values())
@@ -94,7 +98,7 @@ async def test_a_short_stall_delays_commits_and_revokes_nothing(env: RecoveryEnv
 
 async def test_after_a_stall_nothing_is_delivered_or_committed(env: RecoveryEnv) -> None:
     env.now += STALL_SECONDS + 1
-    env.recovery.look()
+    env.recovery.check_stall()
 
     assert all(each.dropped for each in env.table.values())
     assert not any(env.committable().values())
@@ -104,7 +108,7 @@ async def test_only_queues_above_the_commits_of_others_are_committed_on_revocati
     env: RecoveryEnv,
 ) -> None:
     env.now += STALL_SECONDS + 1
-    env.recovery.look()
+    env.recovery.check_stall()
     await until(lambda: env.left, "the queues to be revoked")
 
     assert env.left == {AHEAD: True, LEVEL: True, BEHIND: False, NONE: True, AWAY: False}
@@ -116,7 +120,7 @@ async def test_offsets_reset_after_a_stall_are_committed(env: RecoveryEnv, moved
     """An administrator may set a queue back that is still being revoked."""
     assigned = env.table[LEVEL]
     env.now += STALL_SECONDS + 1
-    env.recovery.look()
+    env.recovery.check_stall()
     if moved == "before":  # the committed offsets are read
         assigned.move(HERE - 5)
     await until(lambda: env.left, "the queues to be revoked")
@@ -134,7 +138,7 @@ async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
     monkeypatch.setattr(recovery_module, "COMPARE_SECONDS", 0.01)
     monkeypatch.setattr(env.store, "read", lambda queue: asyncio.Event().wait())
     env.now += STALL_SECONDS + 1
-    env.recovery.look()
+    env.recovery.check_stall()
     await until(lambda: env.left, "the queues to be revoked")
 
     assert not any(env.left.values())
@@ -159,7 +163,7 @@ async def test_after_a_long_outage_the_queues_of_the_broker_are_revoked(env: Rec
 async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
     env.table.clear()
     env.now += STALL_SECONDS + 1
-    env.recovery.look()
+    env.recovery.check_stall()
 
     assert env.left == {}
 
@@ -167,7 +171,7 @@ async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
 async def test_the_timer_looks_before_waiting_tasks_go_on(
     env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(recovery_module, "CHECK_SECONDS", 0.001)
     env.now = 1.0
     env.recovery.start()
     env.now += STALL_SECONDS + 1

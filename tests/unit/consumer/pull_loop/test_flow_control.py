@@ -119,7 +119,7 @@ async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
 async def test_room_that_a_single_message_makes_is_noticed(
     monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(flow_control_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(flow_control_module, "CHECK_SECONDS", 0.01)
     bound = limits(**limit)
     assigned = DispatchQueue(queue())
     assigned.begin(0)

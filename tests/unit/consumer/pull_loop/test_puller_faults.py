@@ -394,8 +394,8 @@ async def test_the_owner_is_called_for_an_outage_in_which_a_queue_is_not_pulled(
     make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(puller_module, "CUT_OFF_SECONDS", 0.0)
-    monkeypatch.setattr(flow_control, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(flow_control, "LONG_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(flow_control, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(flow_control, "LONG_CHECK_SECONDS", 0.001)
     env = make_env(pull_threshold_per_queue=1)
     env.put("a", "b", "c")
     assigned = env.begin()
@@ -418,7 +418,7 @@ async def test_a_queue_that_is_not_pulled_recovers_with_its_master(
     make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave that returns first does not know what other members have committed."""
-    monkeypatch.setattr(flow_control, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(flow_control, "CHECK_SECONDS", 0.001)
     env = make_env(pull_threshold_per_queue=1)
     env.wire.addresses[1] = REPLICA
     env.put("a", "b", "c")

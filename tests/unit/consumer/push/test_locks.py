@@ -31,7 +31,7 @@ LEASE = 30.0
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
+    monkeypatch.setattr(locks_module, "CHECKS_PER_INTERVAL", OFTEN)
 
 
 @pytest_asyncio.fixture
@@ -297,7 +297,7 @@ async def test_a_broker_that_was_connected_at_the_first_look_gets_requests_at_on
 ) -> None:
     await member.connect(cluster.broker.address)
     async with member.renewing():
-        await until(lambda: member.locks._looked, "the first look")
+        await until(lambda: member.locks._connections_noted, "the first look")
 
         assert await member.locks.acquire([A0]) == {A0}
 
@@ -307,7 +307,7 @@ async def test_a_broker_that_was_not_connected_at_the_first_look_gets_no_request
 ) -> None:
     """It may have been away, and owners come first."""
     async with member.renewing():
-        await until(lambda: member.locks._looked, "the first look")
+        await until(lambda: member.locks._connections_noted, "the first look")
 
         assert await member.locks.acquire([A0]) == frozenset()
         assert cluster.broker.requests_of(LOCK) == []

@@ -208,7 +208,7 @@ async def test_a_message_that_expired_before_its_handler_failed_is_no_dead_lette
 async def test_popping_continues_when_cached_messages_have_expired(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_pops, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(push_pops, "CHECK_SECONDS", 0.01)
     handler = Blocked()
     put(cluster, "1", "2", "3")
     async with push_popping(

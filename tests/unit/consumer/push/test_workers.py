@@ -609,7 +609,7 @@ async def test_an_exception_of_a_handler_has_its_own_traceback_and_context(
 
     failures: list[BaseException] = []
     async with worker_env(handle, concurrency=1) as env:
-        env.workers._judge = note_failures(env.workers._judge, failures)  # type: ignore[method-assign]
+        env.workers._failure_of = note_failures(env.workers._failure_of, failures)  # type: ignore[method-assign]
         env.pull(*range(3))
         await env.until_committable(3)
 
