@@ -123,6 +123,7 @@ def test_a_slow_response_excludes_a_broker(watch: Watch, seconds: float, held: b
 
 def test_disabled_it_excludes_no_broker() -> None:
     watch = Watch(enabled=False)
+    watch.faults.forget({A})  # a route has changed
     watch.fail()
 
     assert watch.faults.bound == float("inf")
@@ -295,6 +296,22 @@ async def test_probing_restarts_with_the_next_fault(watch: Watch, clock: list[fl
 
     assert watch.starts == 3
     assert watch.excluded == set()
+
+
+async def test_a_probe_that_outlasts_the_exclusion_does_not_move_its_end(
+    watch: Watch, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def probe(held: BrokerFault) -> None:
+        watch.faults.on_response(target(), NOW + 1, NOW + 1.1)  # of a send, which restores
+        clock[0] = NOW + 1.4
+
+    monkeypatch.setattr(watch.faults, "_probe", probe)
+    watch.fail()
+    await watch.faults.probe_while_excluded()
+    assert watch.excluded == set()
+    watch.faults.on_failure(target(), LATE, NOW + 1.2, NOW + 1.7)
+
+    assert watch.excluded == {A}
 
 
 async def test_brokers_dropped_before_their_probe_are_not_probed() -> None:

@@ -179,3 +179,16 @@ async def test_wait_until_empty_returns_when_the_last_send_ends() -> None:
     limiter.release(1)
 
     await empty
+
+
+async def test_sends_end_after_wait_until_empty_was_cancelled() -> None:
+    limiter = InFlightLimiter(10, 10)
+    assert limiter.try_acquire(1)
+    empty = asyncio.create_task(limiter.wait_until_empty())
+    await settle()
+    empty.cancel()
+    await asyncio.wait([empty])
+    limiter.release(1)
+
+    assert (limiter.count, limiter.bytes) == (0, 0)
+    await limiter.wait_until_empty()

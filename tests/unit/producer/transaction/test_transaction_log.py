@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from rocketmq_aio.producer.transaction.transaction_log import (
     TransactionLog,
 )
 from tests.unit.producer.transaction_env import make_halves
+from tests.unit.remoting.until import settle
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
 
@@ -67,6 +70,30 @@ def test_each_of_many_decisions_is_found_and_no_other() -> None:
         assert found is not None
         assert found.state is (COMMIT if number % 3 else ROLLBACK)
     assert not any(decisions.find(half.message_id) for half in make_halves(BLOCK, process=2))
+
+
+def test_a_message_between_those_of_older_decisions_has_none() -> None:
+    decisions = Decisions()
+    halves = list(make_halves(6 * BLOCK))
+    for half in halves[::2]:
+        half.state = COMMIT
+        decisions.add(half)
+
+    assert not any(decisions.find(half.message_id) for half in halves[1::2])
+
+
+def test_changes_of_an_older_decision_are_kept() -> None:
+    decisions = Decisions()
+    half = decided(1)
+    decisions.add(half)
+    add_others(decisions, 3 * BLOCK)
+    found = decisions.find(half.message_id)
+    assert found is not None
+    found.confirmed_by = "broker-c"
+
+    again = decisions.find(half.message_id)
+    assert again is not None
+    assert again.confirmed_by == "broker-c"
 
 
 def test_the_oldest_decisions_are_dropped() -> None:
@@ -172,3 +199,17 @@ def test_a_transaction_in_progress_is_found_however_many_are_decided() -> None:
         log.decide(other, COMMIT)
 
     assert log.find(half.message_id) is half
+
+
+async def test_transactions_end_after_wait_until_idle_was_cancelled() -> None:
+    log = TransactionLog()
+    half = decided(1)
+    log.begin(half)
+    idle = asyncio.create_task(log.wait_until_idle())
+    await settle()
+    idle.cancel()
+    await asyncio.wait([idle])
+    log.end(half)
+
+    await log.wait_until_idle()
+    assert log.find(half.message_id) is None
