@@ -162,6 +162,17 @@ def test_exclusions_are_logged_with_their_reason(
     assert "shown_by='a send' after_seconds=0.5" in second
 
 
+def test_a_restore_is_logged_once(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rocketmq_aio")
+    watch.fail()
+    watch.fail(address=B)
+    for second in range(1, 4):  # all responses are recorded while the other one is excluded
+        watch.answer(at=NOW + second)
+
+    assert watch.excluded == {B}
+    assert sum("broker_restored" in each for each in caplog.messages) == 1
+
+
 # --- how long ------------------------------------------------------------------------------------
 
 
@@ -262,6 +273,24 @@ async def test_a_flapping_broker_stays_excluded_for_its_time(
     assert watch.excluded == set()
 
 
+async def test_a_flapping_broker_stays_excluded_for_its_time_after_a_failed_probe(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail()
+    watch.answer(at=NOW + 0.1)
+    watch.fail(at=NOW + 2)
+    clock[0] = NOW + 10
+    probing = asyncio.create_task(watch.faults.probe_while_excluded())
+    await until(lambda: len(watch.probed) >= 2)
+    watch.alive = {A}
+    await until(lambda: len(watch.probed) >= 5)
+    assert watch.excluded == {A}
+    clock[0] = NOW + 12
+    await probing
+
+    assert watch.excluded == set()
+
+
 async def test_a_broker_that_cannot_store_stays_excluded_despite_probes(
     watch: Watch, clock: list[float]
 ) -> None:
@@ -284,6 +313,15 @@ def test_after_close_no_broker_is_excluded(watch: Watch) -> None:
     watch.fail(at=NOW + 2)
 
     assert watch.excluded_calls == [{A}, set()]
+    assert watch.starts == 1
+
+
+def test_one_task_probes_all_brokers(watch: Watch) -> None:
+    watch.faults.forget({A, B})  # a route has changed
+    assert watch.starts == 0
+    watch.fail()
+    watch.fail(address=B)
+
     assert watch.starts == 1
 
 
