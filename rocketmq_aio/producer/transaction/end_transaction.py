@@ -183,15 +183,13 @@ class EndTransactionSender:
         # The request may have opened the connection.
         half.confirmed = address, self._instance.connection_number(address)
         half.confirmed_by, half.unanswered_by = broker, None
-        if half.state is COMMIT:
-            half.committed_at = monotonic()
+        half.committed_at = monotonic()
 
     def _on_late(
         self, half: HalfMessage, address: str, broker: str | None, response: Command
     ) -> None:
         """Record the response to a commit that the caller no longer waits for."""
-        if (known := self._log.find(half.message_id)) is None:
-            return
+        known = self._log.find(half.message_id) or half  # it may have been packed meanwhile
         if response.code == ResponseCode.SUCCESS:
             self._confirm(known, address, broker)
         elif known.unanswered_by == broker:

@@ -39,7 +39,8 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     :ivar confirmed_by: the name of that broker, if it is known
     :ivar unanswered_by: the name of a broker that may have executed a commit without confirming it
     :ivar unanswered_over: the number of the connection over which it may still respond
-    :ivar committed_at: when the last commit ended that may have been executed, by `monotonic`
+    :ivar committed_at: when the last commit that may have been executed, or the rollback, ended, by
+        `monotonic`
     :ivar is_ending: END_TRANSACTION is in flight
     :ivar checked_at: the location in the last check
     :ivar message: for hooks; None when the transaction is over here
