@@ -33,7 +33,6 @@ SUCCESS: Final = (ResponseCode.SUCCESS,)
 # How long a broker may still execute a request without a response: it is sent again by the system
 # after a cut, until that gives up the connection, or waits where the broker has not read it.
 LATE_SECONDS: Final = 30.0
-SHORT_LIFE_SECONDS: Final = 1.0  # an unused connection lost sooner counts as a failed attempt
 
 
 class RemotingClient:
@@ -417,14 +416,7 @@ class RemotingClient:
         self._connections[address] = connection
         if not attempt.done():
             attempt.set_result(connection)
-        loop = asyncio.get_running_loop()
-        # The backoff is reset later: a peer may accept and close at once.
-        loop.call_later(SHORT_LIFE_SECONDS, self._reset_backoff, connection)
         self._on_connected(address)
-
-    def _reset_backoff(self, connection: Connection) -> None:
-        if connection.loss is None:
-            self._backoff.pop(connection.address, None)
 
     def _lost(self, connection: Connection) -> None:
         self._retiring.discard(connection)

@@ -84,7 +84,6 @@ async def test_a_refused_connection_fails_the_request_at_once() -> None:
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute after the first failure, so that no test sees a second attempt."""
     monkeypatch.setattr(client_module, "Backoff", partial(Backoff, 120.0, 120.0))
-    monkeypatch.setattr(client_module, "SHORT_LIFE_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("long_pauses")
