@@ -250,7 +250,6 @@ class Connection(asyncio.BufferedProtocol):
         """
         self.loss = reason
         self.usable = False
-        self._out.clear()
         transport, self._transport = self._transport, None
         shared = transport.get_extra_info("socket") if transport is not None else None
         if shared is not None and shared.fileno() >= 0:
