@@ -23,6 +23,7 @@ from rocketmq_aio.instance.heartbeats import Heartbeats, check_accepted
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
@@ -332,6 +333,57 @@ async def test_a_failed_heartbeat_is_retried_within_the_interval() -> None:
             await asyncio.sleep(0.01)
 
         assert len(made.reported()) == 3
+
+
+async def look(made: Beating, broker: FakeBroker, times: int) -> None:
+    """Return when `run` has sent *times* heartbeats to *broker*, which forgets the client."""
+    for _ in range(times):
+        await until(lambda: broker.address in made.heartbeats.registered())
+        made.heartbeats.forget(broker.address)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_rejected_heartbeat_is_not_repeated_before_its_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeats, "Backoff", lambda *_: Backoff(120.0, 120.0))
+    async with heartbeats_env(2) as made, beating(made):
+        made.broker.faults.refuse("heartbeat", 1, "broken", times=None)
+        await made.broker.wait_for(HEART_BEAT)
+        await look(made, made.brokers[1], 5)
+
+        assert len(made.reported()) == 1
+
+
+@pytest.mark.usefixtures("soon")
+async def test_an_accepted_heartbeat_resets_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: list[int] = []
+
+    class Recorded(Backoff):
+        def next_pause(self) -> float:
+            before.append(self.failures)
+            return super().next_pause()
+
+    monkeypatch.setattr(heartbeats, "Backoff", lambda *_: Recorded(0.01, 0.01))
+    async with heartbeats_env() as made, beating(made):
+        for _ in range(2):
+            made.broker.faults.refuse("heartbeat", 1, "broken", times=2)
+            await look(made, made.broker, 1)
+
+    assert before == [0, 1, 0, 1]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_no_regular_heartbeat_waits_for_another() -> None:
+    async with heartbeats_env(2) as made, beating(made):
+        held = made.broker.faults.hold("heartbeat")
+        await held.wait()
+        await look(made, made.brokers[1], 5)
+        held.release()
+        await until(lambda: made.broker.address in made.heartbeats.registered())
+        await look(made, made.brokers[1], 5)
+
+        assert len(made.reported()) == 1
 
 
 @pytest.mark.usefixtures("soon")
