@@ -326,7 +326,6 @@ class Connection(asyncio.BufferedProtocol):
                 reply.set_exception(self._not_sent())
             else:
                 reply.set_exception(kind(self.address, code, self.loss))
-        self._waiters.fail_all(self._not_sent)
         self._on_lost(self)
 
     def _not_sent(self) -> NotConnectedError:

@@ -538,9 +538,10 @@ async def test_callers_do_not_wait_for_heartbeats_that_end_with_the_client() -> 
         await made.broker.wait_for(HEART_BEAT)
         waiting = made.heartbeats.start(made.broker.address)
         await made.heartbeats._tasks.close()
+        later = made.heartbeats.start(made.broker.address)
         held.release()
 
-        assert [type(each.result()) for each in (sent, waiting)] == [ClosedError, ClosedError]
+        assert [type(each.result()) for each in (sent, waiting, later)] == [ClosedError] * 3
 
 
 async def test_a_slow_broker_costs_two_tasks_however_many_callers_wait() -> None:
