@@ -620,6 +620,8 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
                 heartbeats._next,
                 heartbeats._accepted,
                 heartbeats._v2,
+                heartbeats._registered,
+                heartbeats._retries,
                 remoting._backoff,
                 remoting._retry_at,
             ):
