@@ -6,6 +6,7 @@ import ssl
 import string
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import count
 from typing import Any, Final, Self
 
 from rocketmq_aio.config.arguments import checked_arguments
@@ -54,8 +55,8 @@ class EmbeddedCluster:
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
     :param host: address or name to listen on; every client that reaches it can read and write
         everything; message ids contain 127.0.0.1 instead of an IPv6 address
-    :param port: of the name server; brokers use the next ports as far as they are free.  Default:
-        any free ones
+    :param port: of the name server; the brokers use the next ports (+ 1, + 4, + 7 ...) as far as
+        they are free, and those less 2 as VIP channels.  Default: any free ones
     :raises ValueError: an argument is invalid
     :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
     :ivar clock: see `Clock`
@@ -88,8 +89,8 @@ class EmbeddedCluster:
         if replicas > len(NAMES):
             raise ValueError(f"replicas={replicas}: expected 0 to {len(NAMES)}")
         versions = list(broker_versions) or [version] * brokers
-        if (count := len(versions)) != brokers:
-            raise ValueError(f"broker_versions has {count} entries: expected brokers={brokers}")
+        if (given := len(versions)) != brokers:
+            raise ValueError(f"broker_versions has {given} entries: expected brokers={brokers}")
         self.thread = LoopThread()
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)
@@ -104,10 +105,10 @@ class EmbeddedCluster:
                 auto_create_groups=auto_create_groups,
                 max_bytes=max_bytes,
                 accounts=accounts,
-                preferred_port=(port + number if port and port + number <= MAX_PORT else 0),
+                preferred_port=(port + offset if port and port + offset <= MAX_PORT else 0),
                 **options,
             )
-            for number, (letters, each) in enumerate(zip(NAMES[:brokers], versions, strict=True), 1)
+            for offset, letters, each in zip(count(1, 3), NAMES, versions, strict=False)
         ]
         for broker, each in zip(self.brokers, versions, strict=True):
             for _ in range(replicas):

@@ -127,8 +127,8 @@ class EmbeddedServer:
         self.changed = Notifier()  # of the set of connections
         self._tls = options.get("tls")
         self._idle_seconds = options.get("idle_seconds")
-        self._server: asyncio.Server | None = None
-        self._closing: asyncio.Server | None = None  # until connections and tasks have ended
+        self._servers: list[asyncio.Server] = []  # one for each port, while it is running
+        self._closing: list[asyncio.Server] = []  # until connections and tasks have ended
         self._tasks: set[asyncio.Future[Outcome]] = set()  # of requests, also of lost connections
         self._turn = asyncio.Lock()  # of starts and stops
         self._frozen = False
@@ -165,7 +165,7 @@ class EmbeddedServer:
     @property
     def is_running(self) -> bool:
         """Whether it accepts connections."""
-        return self._server is not None
+        return bool(self._servers)
 
     @awaited_or_blocking
     async def start(self) -> None:
@@ -212,7 +212,7 @@ class EmbeddedServer:
             connection.unfreeze()
 
     async def _ensure_started(self) -> None:
-        if self._server is None:
+        if not self._servers:
             try:
                 await self._start()
             except BaseException:
@@ -223,14 +223,22 @@ class EmbeddedServer:
         await self._closed()
         self._frozen = False
         try:
-            self._server = server = await self._bind(self.port or self._preferred_port)
+            servers = await self._listen(self.port or self._preferred_port)
         except OSError:
             if self.port or not self._preferred_port:
                 raise
-            self._server = server = await self._bind(0)
-        self.bound_host, self.port = server.sockets[0].getsockname()[:2]
-        await server.start_serving()
+            servers = await self._listen(0)
+        self._servers = servers
+        for server in servers:
+            if self._servers is servers:  # else it was killed meanwhile
+                await server.start_serving()
         reset_after_fork(self)
+
+    async def _listen(self, port: int) -> list[asyncio.Server]:
+        """Return what listens on *port*, or on any free one if it is 0."""
+        server = await self._bind(port)
+        self.bound_host, self.port = server.sockets[0].getsockname()[:2]
+        return [server]
 
     async def _bind(self, port: int) -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(
@@ -243,10 +251,11 @@ class EmbeddedServer:
         )
 
     def _shut(self, *, reset: bool) -> None:
-        if self._server is None:
+        if not self._servers:
             return
-        self._closing, self._server = self._server, None
-        _close(self._closing)
+        self._closing, self._servers = self._servers, []
+        for server in self._closing:
+            _close(server)
         self._frozen = False
         current = asyncio.current_task()
         for connection in list(self.connections.values()):
@@ -259,7 +268,7 @@ class EmbeddedServer:
 
     async def _closed(self) -> None:
         """Wait until connections and tasks of a closed server have ended."""
-        if (server := self._closing) is None:
+        if not self._closing:
             return
         what = "the connections to close, and handlers of faults that were cancelled to end"
         own = {asyncio.current_task()}  # an eager task is added after its first step
@@ -268,13 +277,14 @@ class EmbeddedServer:
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await server.wait_closed()
-        self._closing = None
+                for server in self._closing:
+                    await server.wait_closed()
+        self._closing = []
 
     def after_fork(self) -> None:
         """Replace the sockets of the copy in a forked child, which would keep the port open."""
-        if self._server is not None:
-            for listening in self._server.sockets:
+        for server in self._servers:
+            for listening in server.sockets:
                 detach(listening)
         for connection in self.connections.values():
             connection.after_fork()
@@ -338,7 +348,7 @@ class EmbeddedServer:
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
-        if self._server is None:  # stopped since it accepted the connection
+        if not self._servers:  # stopped since it accepted the connection
             connection.abort()
             return
         if self._idle_seconds is not None:
@@ -414,7 +424,7 @@ class EmbeddedServer:
         def respond(done: asyncio.Future[Outcome]) -> None:
             connection.tasks.discard(done)
             self._tasks.discard(done)
-            if self._closing is not None:
+            if self._closing:
                 self.changed.notify()
             if not done.cancelled() or connection.is_open:
                 result = self._result(done.result, command, scripted=scripted)

@@ -32,7 +32,6 @@ TOPICS_OF_UNIT_GROUPS: Final = 312  # and retry topics of groups that are in one
 SECONDS: Final = 30.0
 
 
-@pytest.mark.needs_real_broker("the embedded broker has no second port")
 async def test_all_kinds_of_sends_can_use_the_vip_channel(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:
@@ -64,7 +63,6 @@ async def test_all_kinds_of_sends_can_use_the_vip_channel(
     assert sorted(each.body for each in found) == expected
 
 
-@pytest.mark.needs_real_broker("the embedded broker has no second port")
 async def test_replies_arrive_through_the_vip_channel(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Unpack
+from typing import Final, Unpack
 
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike, NoAccessControl
@@ -44,6 +45,7 @@ from rocketmq_aio.embedded.loop_thread import from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.responses import HandlerResult
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError, ConfigError
+from rocketmq_aio.model.address import VIP_OFFSET
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
@@ -51,6 +53,8 @@ from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
+
+PORT_TRIES: Final = 10  # to find two free ports
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -121,6 +125,22 @@ class EmbeddedBroker(EmbeddedServer):
         forwarding = ForwardingProcessor(state, members, self._push_to)
         acl = self.acl if self.acl.enabled else NoAccessControl()
         return (*clients, *messages, *reads, *topics, *admin, forwarding, acl)
+
+    async def _listen(self, port: int) -> list[asyncio.Server]:
+        """Listen on the VIP port as well, unless another program has it."""
+        tries = 1 if port else PORT_TRIES
+        while True:
+            tries -= 1
+            [first] = await super()._listen(port)
+            try:
+                return [first, await self._bind(max(self.port - VIP_OFFSET, 0))]
+            except OSError:
+                if not tries:
+                    return [first]
+                first.close()
+            except BaseException:
+                first.close()
+                raise
 
     async def _start(self) -> None:
         await super()._start()

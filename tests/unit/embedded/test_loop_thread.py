@@ -137,8 +137,8 @@ async def test_brokers_use_the_ports_after_that_of_the_name_server_if_they_are_f
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        cluster = EmbeddedCluster(2, port=port - 1)
-        assert [each._preferred_port for each in cluster.brokers] == [port, port + 1]
+        cluster = EmbeddedCluster(3, port=port - 1)
+        assert [each._preferred_port for each in cluster.brokers] == [port, port + 3, port + 6]
 
         async with EmbeddedServer("5.5.0", preferred_port=port) as server:
             assert server.port != port

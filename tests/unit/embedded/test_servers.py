@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 from rocketmq_aio.embedded import server as server_module
+from rocketmq_aio.embedded.broker import broker as broker_module
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.locks import KEPT_SECONDS
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
 from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.model.address import VIP_OFFSET, vip_address
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.command import Command
@@ -27,6 +30,7 @@ from rocketmq_aio.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransaction, RecallMessage
+from rocketmq_aio.testing.ports import are_free
 from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
 from tests.fakes.conformance.locking import body as lock_body, lock
 from tests.fakes.conformance.membership import heartbeat, members
@@ -223,6 +227,68 @@ async def test_concurrent_starts_and_stops_take_turns(cluster: EmbeddedCluster) 
         await broker.stop()
         await left
     assert not broker.is_running
+
+
+async def test_a_broker_also_listens_on_its_vip_port(cluster: EmbeddedCluster) -> None:
+    broker = cluster.broker
+    port, vip = broker.port, vip_address(broker.address)
+    await broker.restart()
+    broker.kill()
+    with pytest.raises(ConnectionRefusedError):
+        async with RawClient(vip):
+            pass
+    await broker.start()
+
+    async with RawClient(vip) as client:
+        assert (await client.ask(MAX_OFFSET)).code == 0
+    assert broker.port == port
+
+
+async def test_a_broker_whose_vip_port_is_taken_runs_without_it() -> None:
+    async with EmbeddedBroker() as other:
+        port = other.port + VIP_OFFSET
+        async with EmbeddedBroker(preferred_port=port) as broker:
+            assert broker.port == port
+        async with RawClient(other.address) as client:
+            assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+@pytest.mark.parametrize("taken", [1, 3])
+async def test_free_ports_are_tried_until_a_vip_port_is_free(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    bind = EmbeddedBroker._bind
+
+    async def bound(self: EmbeddedBroker, port: int) -> asyncio.Server:
+        tried.append(port)
+        if port and len(tried) <= 2 * taken:
+            raise OSError("taken")
+        return await bind(self, port)
+
+    monkeypatch.setattr(EmbeddedBroker, "_bind", bound)
+    monkeypatch.setattr(broker_module, "PORT_TRIES", 3)
+
+    async with EmbeddedBroker() as broker:
+        assert len(tried) == 2 * min(taken + 1, 3)
+        assert len(broker._servers) == (2 if taken == 1 else 1)
+        async with RawClient(broker.address) as client:
+            assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancelled_start_of_a_broker_keeps_no_port(turns: int) -> None:
+    async with EmbeddedBroker() as broker:
+        port = broker.port
+    start = asyncio.ensure_future(broker.start())
+    await settle(turns=turns)
+    start.cancel()
+    with suppress(asyncio.CancelledError):
+        await start
+    await broker.stop()
+    await settle(turns=3)  # uvloop closes in the next turn
+
+    assert are_free([port, port - VIP_OFFSET])
 
 
 async def test_a_kill_during_a_start_leaves_the_broker_stopped(cluster: EmbeddedCluster) -> None:
