@@ -35,6 +35,7 @@ from rocketmq_aio.model.properties import (
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
     UNIQ_KEY,
+    WAIT,
     parse_properties,
     read_priority,
 )
@@ -156,10 +157,13 @@ class SendProcessor:
     def _store_single(self, message: NewMessage, max_reconsume_times: int | None) -> Response:
         if message.topic.startswith(RETRY_PREFIX):
             message = self._send_backs.placed(message, max_reconsume_times)
+        is_plain = DELAYED_OR_HALF.isdisjoint(message.properties)
+        if is_plain and not self._state.version.is_5:
+            message.properties.pop(WAIT, None)
         encoded = self._state.store.encode_properties(message)
         if len(encoded) > MAX_PROPERTIES:
             raise ErrorResponse(ILLEGAL, ResponseCode.MESSAGE_ILLEGAL)
-        if DELAYED_OR_HALF.isdisjoint(message.properties):
+        if is_plain:
             stored = self._state.store.append_encoded(message, encoded)
         elif (due_ms := self._timers.due_ms(message.properties)) is not None:
             stored, handle = self._timers.store(message, due_ms)

@@ -33,6 +33,7 @@ IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_CHECK_SECONDS: Final = 6.0
 CHECK_INTERVAL_SECONDS: Final = 30.0
 MAX_CHECKS: Final = 15
+TRANSACTION_ID: Final = "__transactionId__"
 
 
 class TransactionProcessor:
@@ -135,7 +136,12 @@ class TransactionProcessor:
         if self._state.store.queue(message.topic, message.queue_id) is None:
             raise ErrorResponse(f"topic[{message.topic}] not exist")
         sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
-        visible = replace(message, sys_flag=sys_flag, prepared_offset=half.offset)
+        properties = half.properties  # also the hidden topic and queue
+        if self._state.version.is_5:
+            properties = message.properties | {TRANSACTION_ID: properties[UNIQ_KEY]}
+        visible = replace(
+            message, sys_flag=sys_flag, prepared_offset=half.offset, properties=properties
+        )
         self._state.store.append(visible)
 
     def _is_late(self, half: StoredMessage) -> bool:

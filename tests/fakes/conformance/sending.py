@@ -267,6 +267,19 @@ async def receipts_of_pops_are_not_stored_from_5_on(env: CaseEnv) -> None:
     assert message.property("CLUSTER") != "c"
 
 
+async def only_brokers_from_5_store_the_wait_flag_of_a_plain_message(env: CaseEnv) -> None:
+    async with env.client() as client:
+        for wait in ("false", "true"):
+            header = send_header(env, properties=encode_properties({"WAIT": wait}))
+            await client.ask(header, b"body")
+        batch = send_header(env, batch=True, properties=encode_properties({"WAIT": "true"}))
+        await client.ask(batch, batch_of((b"one", {"UNIQ_KEY": ID})))
+        messages = await everything(client, env, 3)
+
+    waits = [each.property("WAIT") for each in messages]
+    assert waits == (["false", "true", None] if env.is_5 else [None, None, "true"])
+
+
 async def a_send_to_an_unknown_topic_creates_it(env: CaseEnv) -> None:
     topic = f"{env.topic}-made"
     header = send_header(env, topic=topic, default_topic_queue_nums=2)
@@ -311,6 +324,7 @@ CASES: tuple[Case, ...] = (
     a_delay_that_is_no_number_is_an_error,
     unsuitable_batches_are_rejected,
     receipts_of_pops_are_not_stored_from_5_on,
+    only_brokers_from_5_store_the_wait_flag_of_a_plain_message,
     a_queue_that_does_not_exist_is_refused,
     the_broker_chooses_where_the_queue_is_negative,
     only_brokers_before_5_store_an_empty_body,

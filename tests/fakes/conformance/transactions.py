@@ -133,6 +133,9 @@ async def a_half_message_is_seen_after_its_commit(env: CaseEnv, ask: Ask) -> Non
     assert (message.body, message.message_id, message.tags) == (b"half", ID, "t")
     assert message.property("PGROUP") == env.group
     assert message.property("TRAN_MSG") == "true"  # no longer a half message
+    place = (None, None) if env.is_5 else (env.topic, "2")
+    assert (message.property("REAL_TOPIC"), message.property("REAL_QID")) == place
+    assert message.property("__transactionId__") == (ID if env.is_5 else None)
     assert message.sys_flag == TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == half.table_offset
 
