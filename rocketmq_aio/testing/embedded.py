@@ -10,6 +10,7 @@ from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
+from rocketmq_aio.testing.conf import BROKER_DEFAULTS
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 from rocketmq_aio.testing.jvm import AdminTool
 from rocketmq_aio.testing.security import Security
@@ -141,8 +142,8 @@ def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> N
     :raises ClusterError: its value cannot be read
     """
     for name, value in properties.items():
-        if name in WITHOUT_EFFECT:
-            continue
+        if name in WITHOUT_EFFECT or BROKER_DEFAULTS.get(name) == value:
+            continue  # the embedded broker behaves so
         if name not in PROPERTIES:
             raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
         place, read = PROPERTIES[name]

@@ -160,6 +160,14 @@ def test_how_brokers_record_transactions_has_no_effect() -> None:
     assert given.keys().isdisjoint(broker.state.settings)
 
 
+def test_a_property_may_repeat_what_the_embedded_broker_does() -> None:
+    with Cluster.start(backend="embedded", broker_properties={"traceTopicEnable": "true"}):
+        pass
+
+    with pytest.raises(NotSupportedError, match="cannot set traceTopicEnable=false"):
+        Cluster.start(backend="embedded", broker_properties={"traceTopicEnable": "false"})
+
+
 def test_a_stopped_broker_cannot_be_paused(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
     broker.stop()
