@@ -342,6 +342,27 @@ async def test_close_fails_pending_requests(monkeypatch: pytest.MonkeyPatch) -> 
         assert [type(each) for each in outcomes] == [ClosedError, ClosedError]
 
 
+async def test_close_fails_waiting_requests_before_the_sends_in_flight_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
+    async with open_producer() as env:
+        held = env.broker.faults.hold(SEND)
+        sending = asyncio.create_task(env.producer.request(ORDER, 30))
+        await held.wait()
+        waiting = asyncio.create_task(env.producer.request(ORDER, 30))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(env.producer.close())
+        with pytest.raises(ClosedError):
+            await waiting
+        assert not sending.done()
+        held.release()
+        await closing
+
+        with pytest.raises(ClosedError):
+            await sending
+
+
 async def test_close_fails_only_the_requests_of_its_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
