@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+import pytest
+
 from rocketmq_aio.instance import pending_replies as replies_module
 from rocketmq_aio.instance.pending_replies import PendingReplies
 
@@ -28,15 +30,34 @@ async def test_strange_and_late_replies_are_counted() -> None:
     assert replies.dropped == 4
 
 
-async def test_deadlines_end_waits_one_by_one() -> None:
+async def test_one_timer_ends_waits_at_their_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(replies_module, "monotonic", lambda: now)
     replies = PendingReplies()
-    later = replies.expect("b", monotonic() + 60)
-    soon = replies.expect("a", monotonic())
-
+    cancelled = replies.expect("a", 1.0)
+    timer = replies._timer
+    soon, later = replies.expect("b", 1.0), replies.expect("c", 2.0)
+    assert replies._timer is timer
+    cancelled.cancel()  # its request is forgotten later
+    now = 1.0
     assert await soon is None
     assert not later.done()
-    replies.forget("a")
-    replies.forget("b")
+    now = 2.0
+
+    assert await later is None
+    for name in ("a", "b", "c"):
+        replies.forget(name)
+
+
+async def test_close_ends_waits_except_those_that_have_ended() -> None:
+    replies = PendingReplies()
+    ended, waiting = (replies.expect(name, monotonic() + 60) for name in ("a", "b"))
+    ended.cancel()
+    replies.close(LookupError("closed"))
+
+    assert isinstance(waiting.exception(), LookupError)
+    for name in ("a", "b"):
+        replies.forget(name)
 
 
 async def test_there_is_no_timer_without_pending_replies() -> None:
