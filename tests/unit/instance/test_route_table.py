@@ -669,7 +669,8 @@ def test_a_missing_topic_is_looked_for_within_a_second_or_two() -> None:
 
 
 async def test_an_unused_route_is_dropped_at_the_second_refresh(table: Table) -> None:
-    await table.routes.get("orders")
+    for _ in range(2):
+        await table.routes.fetch("orders")
     table.wanted = set()
     table.routes._drop_unused(table.wanted)
     after_one_look = table.routes.known("orders")
@@ -678,6 +679,27 @@ async def test_an_unused_route_is_dropped_at_the_second_refresh(table: Table) ->
     assert after_one_look is not None
     assert table.routes.known("orders") is None
     assert table.routes.addresses() == set()
+    assert not table.routes._fetched_at
+
+
+async def test_a_route_is_kept_until_its_last_pin_ends(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks() -> int:
+        return table.names.asked.count("missing")
+
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.001)
+    table.wanted = {"missing"}  # every look asks for it
+    async with Keeping(table, NEVER):
+        with table.routes.pin("orders"):
+            with table.routes.pin("orders"):
+                await table.routes.get("orders")
+            before = looks()
+            await until(lambda: looks() > before + 3)
+            assert table.routes.known("orders") is not None
+        await until(lambda: table.routes.known("orders") is None)
+
+    assert not table.routes._pinned
 
 
 async def test_the_refresh_survives_any_response(
@@ -797,6 +819,25 @@ async def test_a_replica_that_is_missing_is_stood_in_for(
     await table.routes.get("orders")
 
     assert table.routes.replica_of(MessageQueue("orders", "broker-a", 0), asked) == found
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [({0: A, 1: B}, "it has a master"), ({1: B}, None), ({}, "no route names this broker")],
+)
+async def test_only_a_slave_without_a_master_is_used_instead_of_it(
+    table: Table, ids: dict[int, str], reason: str | None
+) -> None:
+    data = BrokerData(broker_name="broker-a", broker_addrs=ids)
+    table.names.known["orders"] = route(queues(), data)
+    await table.routes.get("orders")
+    queue = MessageQueue("orders", "broker-a", 0)
+
+    if reason is None:
+        assert table.routes.slave_of(queue) == B
+    else:
+        with pytest.raises(NotConnectedError, match=reason):
+            table.routes.slave_of(queue)
 
 
 LOGICAL = MessageQueue("orders", "__syslo__global__", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio.instance.routes import merge_routes, read_route
 from rocketmq_aio.model.values import MessageQueue
@@ -126,6 +127,14 @@ def test_the_queues_of_a_static_topic_are_logical() -> None:
     assert numbers(found.subscribe_queues) == [("__syslo__global__", 0), ("__syslo__global__", 1)]
     assert found.publish_queues == found.subscribe_queues
     assert [found.broker_of(queue) for queue in found.publish_queues] == ["broker-a", "broker-b"]
+
+
+def test_an_order_topic_with_a_mapping_is_not_static() -> None:
+    mapped = static({0: "broker-a", 1: "broker-b"}, total=2)
+    found = read_route("orders", replace(mapped, order_topic_conf="broker-a:1;broker-b:1"))
+
+    assert numbers(found.publish_queues) == [("broker-a", 0), ("broker-b", 0)]
+    assert found.owners == {}
 
 
 def test_a_logical_queue_without_an_owner_is_allocated_but_not_written_to() -> None:
