@@ -396,7 +396,7 @@ class RouteTable:
     def _with_missing(self, route: TopicRoute) -> TopicRoute:
         """Return *route* with the known brokers that routes have not lacked for long."""
         known, before = self._routes.get(route.topic), self._missing.pop(route.topic, {})
-        if known is None or known.brokers.keys() <= route.brokers.keys():
+        if known is None:
             return route
         now = asyncio.get_running_loop().time()
         lacks = known.brokers.keys() - route.brokers.keys()
@@ -546,12 +546,10 @@ class RouteTable:
         after the last failure, or `LONGEST_SUSPECT_SECONDS` after the first.
         """
         topics = {topic for topic, route in self._routes.items() if address in route.addresses}
-        known = self._suspects.get(address)
-        if topics or known is not None:
-            now, was_master = asyncio.get_running_loop().time(), address in self._masters
-            known = self._suspects.setdefault(address, _Suspect(now, now, topics, was_master))
-            known.failed_at = now
-            known.topics |= topics
+        now, was_master = asyncio.get_running_loop().time(), address in self._masters
+        known = self._suspects.setdefault(address, _Suspect(now, now, topics, was_master))
+        known.failed_at = now
+        known.topics |= topics
 
     async def run(self, interval_seconds: float) -> None:
         """Refresh until cancelled: known routes every interval, missing ones more often."""
