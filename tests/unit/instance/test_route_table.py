@@ -112,9 +112,9 @@ async def test_concurrent_callers_share_a_failure(table: Table) -> None:
     asked = [asyncio.create_task(table.routes.get("nowhere")) for _ in range(100)]
     await settle()
     table.names.gate.set()
-    errors = await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.wait(asked)
 
-    assert {type(each) for each in errors} == {RouteNotFoundError}
+    assert {type(each.exception()) for each in asked} == {RouteNotFoundError}
     assert table.names.asked == ["nowhere"]
 
 
@@ -441,6 +441,31 @@ async def test_a_broker_whose_routes_are_dropped_as_unused_is_not_replaced(
     assert table.replaced == []
 
 
+async def test_a_replaced_broker_that_responds_keeps_its_connection(table: Table) -> None:
+    """A former master, which is a slave now: consumers may be reading from it."""
+    await table.routes.get("orders")
+    table.routes.suspect(A)
+    table.knows(address=B)
+    await table.routes.fetch("orders")
+    table.alive.add(A)
+    table.routes._drop_cleared_suspects(asyncio.get_running_loop().time())
+
+    assert table.replaced == []
+    assert not table.routes._suspects
+
+
+async def test_a_suspect_that_fails_again_stays_one_with_all_topics(table: Table) -> None:
+    await table.routes.get("orders")
+    table.routes.suspect(A)
+    table.routes._suspects[A].failed_at -= routes_module.SUSPECT_SECONDS + 1
+    table.knows("payments")
+    await table.routes.get("payments")
+    table.routes.suspect(A)
+    table.routes._drop_cleared_suspects(asyncio.get_running_loop().time())
+
+    assert table.routes._suspects[A].topics == {"orders", "payments"}
+
+
 async def test_routes_of_a_suspect_are_fetched_until_it_responds(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -682,6 +707,15 @@ async def test_an_unused_route_is_dropped_at_the_second_refresh(table: Table) ->
     assert not table.routes._fetched_at
 
 
+async def test_a_missing_topic_that_is_unused_is_forgotten(table: Table) -> None:
+    for _ in range(2):
+        await table.routes.refresh(["missing"])
+    assert table.routes.is_gone("missing")
+    table.routes._drop_unused(table.wanted)
+
+    assert not table.routes.is_gone("missing")
+
+
 async def test_a_route_is_kept_until_its_last_pin_ends(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -759,6 +793,13 @@ async def test_the_latest_answer_of_a_name_server_decides_where_a_broker_is(tabl
     assert table.routes.master("broker-a") == A
 
 
+async def test_an_address_belongs_to_the_broker_that_a_route_gives_it(table: Table) -> None:
+    table.names.known["orders"] = BOTH
+    await table.routes.get("orders")
+
+    assert [table.routes.broker_at(each) for each in (A, B, C)] == ["broker-a", "broker-b", None]
+
+
 async def test_the_latest_route_decides_which_broker_has_an_address(table: Table) -> None:
     await table.routes.get("orders")
     table.names.known["payments"] = route(queues("broker-b"), broker("broker-b", master=A))
@@ -775,18 +816,23 @@ async def test_a_queue_whose_broker_has_no_route_raises(table: Table) -> None:
         table.routes.master_of(MessageQueue("orders", "broker-z", 0))
 
 
-async def test_the_last_master_of_a_dropped_topic_is_reached_for_a_while(table: Table) -> None:
+async def test_the_last_master_of_a_dropped_topic_is_reached_for_a_while(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its queues are revoked, and committed once more: the broker may still have them."""
+    monkeypatch.setattr(routes_module, "FORMER_SECONDS", 0.0)
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.001)
     await table.routes.get("orders")
     del table.names.known["orders"]
     for _ in range(2):
         await table.routes.refresh(["orders"])
-    queue, now = MessageQueue("orders", "broker-a", 0), asyncio.get_running_loop().time()
+    queue = MessageQueue("orders", "broker-a", 0)
 
     assert table.routes.master_of(queue) == A
     assert table.routes.master("broker-a") is None
     assert table.routes._invalid == {"orders"}
-    table.routes._drop_former(now + 2 * routes_module.FORMER_SECONDS)
+    async with Keeping(table, NEVER):
+        await until(lambda: not table.routes._former)
     with pytest.raises(NotConnectedError):
         table.routes.master_of(queue)
 

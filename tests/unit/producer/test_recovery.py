@@ -168,6 +168,19 @@ async def test_a_retry_waits_for_the_broker_that_was_not_tried(two_brokers: Prod
     assert gone.requests == [] or not remoting.is_connected(gone.address)
 
 
+async def test_sends_wait_for_the_broker_that_is_ready_first(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    back, gone = two_brokers.brokers
+    await stopped(two_brokers, back, gone)
+    remoting, now = two_brokers.producer.client.remoting, asyncio.get_running_loop().time()
+    remoting._count_failure(back.address, "it was down")
+    remoting._retry_at[gone.address] = now + PATIENCE_SECONDS, "it is down for long"
+    await back.start()
+    results = await asyncio.gather(*(two_brokers.producer.send(ORDER) for _ in range(8)))
+
+    assert {each.queue.broker_name for each in results} == {back.name}
+
+
 async def test_an_attempt_without_a_request_is_not_counted() -> None:
     async with open_producer(config=ONCE) as env:
         await connected(env)
