@@ -470,7 +470,7 @@ class RouteTable:
     def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
         """Return address and id of a replica to read *queue* from: *broker_id* if there is one."""
         addresses = self.replicas_of(queue)
-        for each in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
+        for each in (broker_id, broker_id + 1):
             if each in addresses:
                 return addresses[each], each
         return next(((address, each) for each, address in addresses.items()), None)
