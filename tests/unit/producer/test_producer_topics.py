@@ -227,6 +227,19 @@ async def test_unused_topics_are_dropped(env: ProducerEnv) -> None:
     assert (await env.producer.send(ORDER)).ok
 
 
+async def test_a_topic_that_is_gone_is_in_use_with_the_next_send_only(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    env.cluster.name_server.unregister(env.broker)
+    for _ in range(2):
+        await env.producer.client.routes.refresh(["orders"])
+    in_use = set(env.producer.topics())
+    env.cluster.name_server.register(env.broker)
+    await env.producer.send(ORDER)
+
+    assert in_use == {"TBW102"}
+    assert set(env.producer.topics()) == {"TBW102", "orders"}
+
+
 async def test_queues_of_keys_are_dropped_with_unused_topics(env: ProducerEnv) -> None:
     await env.producer.send(ORDER, sharding_key="order-42")
     publish = env.producer._infos["orders"]

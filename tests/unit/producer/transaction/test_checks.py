@@ -32,7 +32,7 @@ from rocketmq_aio.producer.transaction.checks import CheckFunction
 from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
@@ -604,6 +604,16 @@ async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
 
         assert await env.run_check(2) == [COMMIT, COMMIT]
         assert (len(env.visible), env.open) == (1, [])
+
+
+async def test_a_late_refusal_changes_nothing_about_the_commit_at_another_broker(
+    env: TransactionEnv,
+) -> None:
+    half = HalfMessage("0" * 32, "orders", unanswered_by="broker-b", unanswered_over=1)
+    refused = Command(ResponseCode.SYSTEM_BUSY, opaque=1, flag=RESPONSE_FLAG)
+    env.producer._checks._end_transaction._on_late(half, "127.0.0.1:1", "broker-a", refused)
+
+    assert half.unanswered_by == "broker-b"
 
 
 async def test_a_commit_is_repeated_when_the_broker_does_not_respond_for_a_minute(
