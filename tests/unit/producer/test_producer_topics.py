@@ -227,6 +227,15 @@ async def test_unused_topics_are_dropped(env: ProducerEnv) -> None:
     assert (await env.producer.send(ORDER)).ok
 
 
+async def test_topics_found_later_leave_excluded_brokers_out(two_brokers: ProducerEnv) -> None:
+    excluded, other = two_brokers.brokers
+    two_brokers.cluster.create_topic("payments", 4)
+    two_brokers.producer._sender.table.exclude(frozenset({excluded.address}))
+    results = [await two_brokers.producer.send(Message("payments", b"1")) for _ in range(8)]
+
+    assert {each.queue.broker_name for each in results} == {other.name}
+
+
 async def test_a_topic_that_is_gone_is_in_use_with_the_next_send_only(env: ProducerEnv) -> None:
     await env.producer.send(ORDER)
     env.cluster.name_server.unregister(env.broker)
