@@ -16,7 +16,6 @@ from rocketmq_aio.config.validation import (
     check_function,
     check_hook,
     check_settings,
-    is_async,
     name_of,
     settings,
 )
@@ -168,7 +167,7 @@ class ClientConfig:
         if self.address_mapper is not None:
             if not callable(self.address_mapper):
                 raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
-            check_function("address_mapper", self.address_mapper, "address")
+            check_function("address_mapper", self.address_mapper, "address", may_be_async=False)
         if self.open_socket is not None:
             check_function("open_socket", self.open_socket, "host", "port")
         _check_rpc_hooks(self.rpc_hooks)
@@ -221,10 +220,7 @@ def _check_credentials(credentials: object) -> None:
     if not callable(credentials):
         reason = "expected Credentials(...), or a function that returns them"
         raise ConfigError("credentials", "***", reason)
-    check_function("credentials", credentials)
-    if is_async(credentials):
-        reason = "is not to be async: refresh them in a task, and return the current ones"
-        raise ConfigError("credentials", name_of(credentials), reason)
+    check_function("credentials", credentials, may_be_async=False)
 
 
 def _check_rpc_hooks(hooks: object) -> None:

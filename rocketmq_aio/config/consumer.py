@@ -239,7 +239,8 @@ def check_strategy(setting: str, strategy: object, expected: str) -> None:
     if isinstance(strategy, type):
         name = strategy.__name__
         raise ConfigError(setting, strategy, f"expected an object, such as {name}(...)")
-    check_function(setting, strategy, "client_id", "queues", "client_ids", may_yield=True)
+    arguments = "client_id", "queues", "client_ids"
+    check_function(setting, strategy, *arguments, may_be_async=False, may_yield=True)
 
 
 def _check_offset_store(store: object) -> None:

@@ -154,15 +154,23 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 def check_function(
-    setting: str, function: object, *arguments: str, may_yield: bool = False
+    setting: str,
+    function: object,
+    *arguments: str,
+    may_be_async: bool = True,
+    may_yield: bool = False,
 ) -> None:
     """Check that *function* can be called with *arguments* by position.
 
+    :param may_be_async: what it returns is awaited
     :param may_yield: its result is iterated, so it may be a generator function
     :raises ConfigError: it cannot; the error names the arguments
     """
     if not callable(function):
-        raise ConfigError(setting, function, "expected a function, plain or async")
+        kinds = "function, plain or async" if may_be_async else "plain function"
+        raise ConfigError(setting, function, f"expected a {kinds}")
+    if not may_be_async and is_async(function):
+        raise ConfigError(setting, name_of(function), "expected a plain function, not an async one")
     if _takes(function, len(arguments)):
         return
     if not may_yield and _yields(function):

@@ -62,7 +62,7 @@ class SelectByMachineRoom:
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError("rooms", names, "expected at least one name, and only names")
         if inner is not None:
-            check_function("inner", inner, "queues", "message")
+            check_function("inner", inner, "queues", "message", may_be_async=False)
         self.rooms = frozenset(names)
         self._inner = inner
         self._next = random.randrange(2**16)

@@ -106,7 +106,7 @@ class LagListener(StreamingQueryListener):
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], object] = print) -> None:
-        check_function("on_lag", on_lag, "lag")
+        check_function("on_lag", on_lag, "lag", may_be_async=False)
         self.latest: dict[str, QueryLag] = {}
         self._on_lag = on_lag
 

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from rocketmq_aio.config.validation import check_function, is_async
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.config.validation import check_function
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import call_isolated
@@ -40,13 +39,8 @@ def check_listener(
 
     :raises ConfigError: it cannot be called so, or is async and would not be awaited
     """
-    if listener is None:
-        return
-    if not callable(listener):
-        raise ConfigError(setting, listener, "expected a function")
-    if not may_be_async and is_async(listener):
-        raise ConfigError(setting, listener, "expected a plain function: it is never awaited")
-    check_function(setting, listener, *arguments)
+    if listener is not None:
+        check_function(setting, listener, *arguments, may_be_async=may_be_async)
 
 
 def checked_listeners(on_assigned: object, on_revoked: object) -> AssignmentListeners:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
+from rocketmq_aio import AllocateConsistentHash, ClientConfig, PushConfig
 from rocketmq_aio.config.validation import check_function, name_of
+from rocketmq_aio.consumer.common.listeners import check_listener
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom
 
 
 class Shop:
@@ -103,3 +107,32 @@ def test_name_of_returns_the_qualified_name() -> None:
     assert name_of(two) == f"{__name__}.two"
     assert name_of(Shop().sell) == f"{__name__}.Shop.sell"
     assert name_of(functools.partial(two, 1)) == f"partial({name_of(two)})"
+
+
+async def asynchronous(*_: object) -> object:
+    """Must not be called: nothing would await it."""
+
+
+ASYNC: Any = asynchronous
+
+
+@pytest.mark.parametrize(
+    ("setting", "make"),
+    [
+        ("credentials", lambda: ClientConfig(credentials=ASYNC)),
+        ("address_mapper", lambda: ClientConfig(address_mapper=ASYNC)),
+        ("allocate", lambda: PushConfig(allocate=ASYNC)),
+        ("allocate", lambda: PushConfig(allocate={"orders": functools.partial(ASYNC, 1)})),
+        ("hash", lambda: AllocateConsistentHash(hash=ASYNC)),
+        ("inner", lambda: SelectByMachineRoom({"a"}, ASYNC)),
+        ("on_event", lambda: check_listener("on_event", ASYNC, "e", may_be_async=False)),
+    ],
+)
+def test_a_function_whose_result_is_used_at_once_must_not_be_async(
+    setting: str, make: Callable[[], object]
+) -> None:
+    with pytest.raises(ConfigError, match="expected a plain function, not an async one") as raised:
+        make()
+
+    assert raised.value.setting == setting
+    assert "asynchronous" in str(raised.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -93,6 +94,12 @@ def test_a_lag_report_accepts_a_query_several_or_a_session() -> None:
     assert [[each.total for each in lag_report(one)] for one in given] == [[4]] * 3
 
 
-def test_a_listener_needs_a_function_of_one_argument() -> None:
+async def asynchronous(_: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [lambda: None, asynchronous])
+def test_a_listener_needs_a_plain_function_of_one_argument(
+    function: Callable[[object], object],
+) -> None:
     with pytest.raises(ConfigError, match="on_lag="):
-        LagListener(on_lag=lambda: None)  # type: ignore[misc,arg-type]
+        LagListener(on_lag=function)

@@ -37,7 +37,7 @@ class AllocateConsistentHash:
     ) -> None:
         checked_count("virtual_nodes", virtual_nodes, most=MAX_NODES)
         if hash is not None:
-            check_function("hash", hash, "text")
+            check_function("hash", hash, "text", may_be_async=False)
         if hash is builtins.hash:
             raise ConfigError("hash", hash, "it differs in each process: members would not agree")
         self._virtual_nodes = virtual_nodes

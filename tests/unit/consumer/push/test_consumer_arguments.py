@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
+from rocketmq_aio.config.validation import name_of
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
@@ -64,7 +65,7 @@ CODEC = JSONCodec()
         ({"on_assigned": 5}, "on_assigned", 5),
         ({"on_revoked": "f"}, "on_revoked", "f"),
         ({"on_event": 5}, "on_event", 5),
-        ({"on_event": handle}, "on_event", handle),
+        ({"on_event": handle}, "on_event", name_of(handle)),
     ],
 )
 def test_invalid_arguments_are_rejected(
@@ -85,7 +86,7 @@ def test_handler_with_a_wrong_signature_is_rejected() -> None:
 def test_async_on_event_is_rejected() -> None:
     on_event = functools.partial(handle, 1)
 
-    assert rejected(on_event=on_event) == ("on_event", on_event)
+    assert rejected(on_event=on_event) == ("on_event", name_of(on_event))
 
 
 @pytest.mark.parametrize(
