@@ -403,13 +403,24 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
     [Response(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"), Response()],
 )
 async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
-    outcome: Response, env: TransactionEnv
+    outcome: Response, env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)  # it has responded before
     tx = await env.commit(ORDER)
     reopen(env.broker, tx.message_id)
     env.broker.faults.handle("end_transaction", outcome)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
+
+
+async def test_peers_behind_earlier_connections_are_forgotten(env: TransactionEnv) -> None:
+    peers = env.producer._checks._end_transaction
+    peers._peers["127.0.0.1:1"] = end_transaction.Peer(number=7, probed_at=0.0)
+    tx = await env.commit(ORDER)
+    reopen(env.broker, tx.message_id)
+    await env.run_check(3)
+
+    assert set(peers._peers) == {env.broker.address}
 
 
 @pytest.mark.parametrize("busy", [True, False])
