@@ -35,6 +35,7 @@ from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -742,6 +743,26 @@ async def test_a_broker_that_goes_away_while_it_is_examined_gets_the_commit_agai
     env.broker.faults.refuse("end_transaction", ResponseCode.GO_AWAY, "going away")
 
     assert await env.run_check(4) == [COMMIT, ROLLBACK, ROLLBACK, COMMIT]
+
+
+async def test_a_broker_whose_connection_is_lost_with_its_check_gets_the_commit_again(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have its address now; a rollback would lose the message there."""
+    first = await env.commit(ORDER)
+    reopen(env.broker, first.message_id)
+    assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]  # the peer is a broker
+    second = await env.commit(ORDER)
+    reopen(env.broker, second.message_id)
+    receive = env.producer._checks.receive
+
+    def receive_last(address: str, header: CheckTransactionState, message: MessageExt) -> None:
+        receive(address, header, message)
+        env.producer.client.remoting.drop(address, "cut")
+
+    monkeypatch.setattr(env.producer._checks, "receive", receive_last)
+
+    assert (await env.run_check(5))[3:] == [COMMIT, COMMIT]
 
 
 async def test_a_rejected_commit_is_repeated_by_the_next_check(
