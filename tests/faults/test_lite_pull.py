@@ -269,7 +269,8 @@ async def test_reading_recovers_from_a_peer_that_is_not_a_broker(
 async def test_a_silent_connection_is_detected_and_replaced(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
-    async with consuming(cluster, client=proxied_config(proxy, cluster)) as consumer:
+    client = proxied_config(proxy, cluster)
+    async with consuming(cluster, client=client, auto_commit=False) as consumer:
         shorten_timeout(consumer.client)
         proxy.stall()
         put(cluster, "a")

@@ -34,6 +34,7 @@ from tests.faults.proxied import proxied_config
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
+    committed,
     consumer_of,
     consuming,
     numbers,
@@ -265,6 +266,21 @@ async def test_slow_member_causes_duplicates_only_of_messages_in_flight(
             begins = {each: await other.position(each) for each in other.assignment()}
 
     assert begins == {each: done[each] for each in begins}
+
+
+async def test_progress_is_committed_at_the_notification_that_members_changed(
+    cluster: FakeCluster,
+) -> None:
+    """Members of other clients read the offsets of their new queues without a wait."""
+    put(cluster, *numbers(11))
+    async with consuming(cluster, commit_interval_seconds=3600) as consumer:
+        await polled(consumer, 10, max_messages=10)
+        await polled(consumer, 1)
+        with cluster.faults.hold("members", times=None) as shares_are_unknown:
+            cluster.broker._notify_members(GROUP, list(cluster.broker.connections))
+            await committed(cluster, {0: 10})
+            await shares_are_unknown.wait()
+            shares_are_unknown.release()
 
 
 # --- incomplete member lists ---------------------------------------------------------------------

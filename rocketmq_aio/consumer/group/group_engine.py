@@ -486,6 +486,7 @@ class GroupEngine(Generic[Q]):
         return latest
 
     def on_members_changed(self) -> None:
+        self.commits.wake()  # before the next owners, which may not wait, read the offsets
         self.rebalancer.wake()
         self.checks.wake()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
@@ -17,6 +17,8 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 logger = get_logger(__name__)
+
+LEAST_SECONDS: Final = 0.1  # between commits: a flood of notifications is one commit
 
 Q = TypeVar("Q", bound=QueueState)
 
@@ -50,6 +52,7 @@ class Commits(Generic[Q]):
         self._holds_lock = holds_lock
         self._on_event = on_event
         self._updating = KeyedLock[MessageQueue]()
+        self._woken = asyncio.Event()
         if self._remote is not None:
             self._remote.may_send = self._may_commit
 
@@ -69,9 +72,22 @@ class Commits(Generic[Q]):
         if self._remote is not None and self._remote.invalidate(assigned.queue):
             assigned.commit_due = True
 
+    def wake(self) -> None:
+        """Commit now: queues may be about to be revoked, and their next owners may not wait."""
+        if self._table:  # at the notification that this member has joined there is none
+            self._woken.set()
+
     async def keep_committing(self, interval_seconds: float) -> None:
+        """Commit until cancelled: regularly, and when woken."""
+        loop, pause = asyncio.get_running_loop(), min(LEAST_SECONDS, interval_seconds)
         while True:
-            await asyncio.sleep(interval_seconds)  # half the cost of anyio's, in each consumer
+            await asyncio.sleep(pause)
+            timer = loop.call_later(interval_seconds - pause, self._woken.set)
+            try:
+                await self._woken.wait()
+            finally:
+                timer.cancel()
+            self._woken.clear()
             # Not those being revoked, whose next owners may have committed more: see `Assignments`.
             await self.commit_progress([e for e in self._table.values() if not e.dropped])
 
@@ -83,13 +99,21 @@ class Commits(Generic[Q]):
         due = [each for each in queues if self._is_due(each)]
         if not due:
             return
+        held = {each for each in due if not each.dropped}
         _, lost = await self._persist(due)
-        unverified = [each for each in due if each.min_commit_offset == UNVERIFIED]
+        unverified = [
+            each
+            for each in due
+            if each.min_commit_offset == UNVERIFIED and not (each.dropped and each in held)
+        ]
         if self._fence is not None and unverified:  # these last: their broker may not respond
             for assigned in unverified:
                 lost.pop(assigned.queue, None)  # it is tried again
             lost |= await self._fence.refresh(unverified)
             lost |= (await self._persist(unverified))[1]
+        for assigned in held:
+            if assigned.dropped:  # its revocation commits it, and reports a failure
+                lost.pop(assigned.queue, None)
         if lost:
             reason = str(CommitError(lost))
             logger.warning("commit_failed", reason=reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 from anyio import wait_all_tasks_blocked
@@ -108,6 +109,26 @@ async def test_a_queue_without_a_position_is_not_compared_with_other_members(
     await commits.commit_progress([assigned])
 
     assert (brokers.queries, events) == ([], [])
+
+
+async def test_a_failed_commit_of_a_queue_that_is_revoked_meanwhile_is_not_an_event(
+    table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> None:
+    """The revocation commits it, and reports a failure."""
+
+    class Store(AppStore):
+        async def persist(self, queues: Collection[MessageQueue]) -> None:
+            table[queue(0)].drop()
+            raise CommitError(dict.fromkeys(queues, DOWN))
+
+    commits = ManualCommits(Store(), table, automatic=True, on_event=events.append)
+    await commits.commit_progress(table.values())
+    await commits.commit_progress([table[queue(0)]])
+
+    assert [each.queues for each in events if isinstance(each, CommitFailed)] == [
+        (queue(1),),
+        (queue(0),),
+    ]
 
 
 async def test_without_auto_commit_nothing_is_committed_automatically(
