@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rocketmq_aio.cli.streams import open_closed_streams, write_error, write_utf8
+from rocketmq_aio.cli.streams import drop_output, open_closed_streams, write_error, write_utf8
 
 NEEDED: Final = ("click", "rich")
 STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
@@ -20,6 +20,10 @@ def main() -> None:
     except KeyboardInterrupt:  # during imports
         write_error("rmq: stopped")
         code = STOPPED
+    try:
+        sys.stdout.flush()
+    except OSError:  # reported by the command; at its end Python would write the rest again
+        drop_output()
     sys.exit(code)
 
 

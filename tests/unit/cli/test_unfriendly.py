@@ -304,13 +304,17 @@ def test_the_timeout_is_also_that_of_sends(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_produce_fails_if_its_results_cannot_be_written(rmq: Rmq, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_produce_fails_if_its_results_cannot_be_written(
+    rmq: Rmq, tmp_path: Path, unbuffered: str
+) -> None:
     file = tmp_path / "in"
     file.write_text("one\n")
     ended = subprocess.run(
         ["sh", "-c", f"{SHELL} produce orders --verbose {file} > /dev/full"],
         capture_output=True,
         check=False,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
     )
 
     assert ended.returncode == 3
