@@ -231,7 +231,21 @@ async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
         await member.start()
         await asyncio.wait_for(member.close(), 15)
 
+
+async def test_a_broker_that_hangs_delays_no_unregistration_at_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 60.0)
+    async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        cluster.faults.drop(UNREGISTER, executed=False, broker="broker-a")
+        member = ConsumerClient(config_of(cluster, request_timeout_seconds=60.0), "billing")
+        await member.start()
+        closing = asyncio.ensure_future(member.close())
+
         await cluster.brokers[1].wait_for(UNREGISTER)
+        assert not closing.done()
+        cluster.brokers[0].kill()
+        await closing
 
 
 async def test_unregistering_opens_no_connection() -> None:
