@@ -100,20 +100,22 @@ class Commits(Generic[Q]):
         if not due:
             return
         held = {each for each in due if not each.dropped}
+
+        def is_revoked(assigned: QueueState) -> bool:
+            """Whether it was revoked meanwhile: that commits it, and reports a failure."""
+            return assigned.dropped and assigned in held
+
         _, lost = await self._persist(due)
         unverified = [
-            each
-            for each in due
-            if each.min_commit_offset == UNVERIFIED and not (each.dropped and each in held)
+            each for each in due if each.min_commit_offset == UNVERIFIED and not is_revoked(each)
         ]
         if self._fence is not None and unverified:  # these last: their broker may not respond
             for assigned in unverified:
                 lost.pop(assigned.queue, None)  # it is tried again
             lost |= await self._fence.refresh(unverified)
             lost |= (await self._persist(unverified))[1]
-        for assigned in held:
-            if assigned.dropped:  # its revocation commits it, and reports a failure
-                lost.pop(assigned.queue, None)
+        for assigned in filter(is_revoked, due):
+            lost.pop(assigned.queue, None)
         if lost:
             reason = str(CommitError(lost))
             logger.warning("commit_failed", reason=reason)
