@@ -165,8 +165,6 @@ class ClientConfig:
         if not isinstance(self.tls, bool | ssl.SSLContext):
             raise ConfigError("tls", self.tls, "expected True, False or an ssl.SSLContext")
         if self.address_mapper is not None:
-            if not callable(self.address_mapper):
-                raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
             check_function("address_mapper", self.address_mapper, "address", may_be_async=False)
         if self.open_socket is not None:
             check_function("open_socket", self.open_socket, "host", "port")
