@@ -6,7 +6,8 @@ import asyncio
 import errno
 import logging
 import socket
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import ClassVar, Self
 
 import pytest
@@ -221,14 +222,21 @@ async def test_members_leave_on_every_broker_they_are_connected_to() -> None:
             assert broker.members.groups == {}
 
 
-async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
+@asynccontextmanager
+async def beside_a_hanging_broker() -> AsyncIterator[tuple[FakeCluster, ConsumerClient]]:
+    """Open two brokers, and a member that cannot unregister at the first one."""
     async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
         cluster.faults.drop(UNREGISTER, executed=False, broker="broker-a")
         member = ConsumerClient(config_of(cluster, request_timeout_seconds=60.0), "billing")
         await member.start()
+        yield cluster, member
+
+
+async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
+    async with beside_a_hanging_broker() as (_, member):
         await asyncio.wait_for(member.close(), 15)
 
 
@@ -236,12 +244,8 @@ async def test_a_broker_that_hangs_delays_no_unregistration_at_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 60.0)
-    async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
-        cluster.faults.drop(UNREGISTER, executed=False, broker="broker-a")
-        member = ConsumerClient(config_of(cluster, request_timeout_seconds=60.0), "billing")
-        await member.start()
+    async with beside_a_hanging_broker() as (cluster, member):
         closing = asyncio.ensure_future(member.close())
-
         await cluster.brokers[1].wait_for(UNREGISTER)
         assert not closing.done()
         cluster.brokers[0].kill()

@@ -256,12 +256,17 @@ async def test_a_long_outage_ends_with_the_first_successful_probe(
     await probing
 
 
-async def test_a_flapping_broker_stays_excluded_for_its_time(
-    watch: Watch, clock: list[float]
-) -> None:
+def flap(watch: Watch) -> None:
+    """Fail, respond, and fail again soon afterwards."""
     watch.fail()
     watch.answer(at=NOW + 0.1)
     watch.fail(at=NOW + 2)
+
+
+async def test_a_flapping_broker_stays_excluded_for_its_time(
+    watch: Watch, clock: list[float]
+) -> None:
+    flap(watch)
     watch.alive = {A}
     clock[0] = NOW + 3
     probing = asyncio.create_task(watch.faults.probe_while_excluded())
@@ -276,9 +281,7 @@ async def test_a_flapping_broker_stays_excluded_for_its_time(
 async def test_a_flapping_broker_stays_excluded_for_its_time_after_a_failed_probe(
     watch: Watch, clock: list[float]
 ) -> None:
-    watch.fail()
-    watch.answer(at=NOW + 0.1)
-    watch.fail(at=NOW + 2)
+    flap(watch)
     clock[0] = NOW + 10
     probing = asyncio.create_task(watch.faults.probe_while_excluded())
     await until(lambda: len(watch.probed) >= 2)
