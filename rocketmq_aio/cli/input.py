@@ -40,7 +40,8 @@ def check_files(files: Sequence[Path]) -> None:
         try:
             os.close(_open(file))
         except OSError as error:
-            raise ConfigError("FILES", str(file), f"cannot be read: {error.strerror}") from None
+            reason = f"cannot be read: {error.strerror} (bodies come from files or standard input)"
+            raise ConfigError("FILES", str(file), reason) from None
 
 
 def _open(file: Path) -> int:

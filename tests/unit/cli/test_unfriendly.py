@@ -227,7 +227,7 @@ def test_an_unreadable_file_ends_with_2_before_anything_is_sent(
 
     error = rmq("produce", "orders", str(good), str(tmp_path / name), code=2, stderr=True)
 
-    assert "cannot be read: " in error
+    assert "(bodies come from files or standard input)" in error
     assert bodies(rmq) == []
 
 
