@@ -142,12 +142,10 @@ def _describe(error: BaseException) -> str:
         return f"{OPTIONS.get(error.setting, error.setting)}{given}: {reason}"
     if isinstance(error, click.exceptions.Exit | click.Abort):
         return "stopped"
-    context = getattr(error, "ctx", None)
-    if isinstance(error, click.NoSuchOption) and isinstance(context.command, click.Group):
-        option, path = error.option_name, context.command_path
-        return shown(
-            f"no such option {option!r}: give it behind the command: {path} COMMAND {option}"
-        )
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if isinstance(error, click.NoSuchOption) and isinstance(command, click.Group):
+        option = error.option_name
+        return shown(f"no such option {option!r}: give it behind the command: rmq COMMAND {option}")
     if (message := getattr(error, "format_message", None)) is not None:  # an error of click
         return shown(f"{message()} (see --help)")
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):

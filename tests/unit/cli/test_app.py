@@ -72,7 +72,7 @@ def test_help_of_every_pipeline_lists_common_options(
         ("export T -n a:1 --path p --from @nowhere", "@nowhere"),
         ("export T -n a:1 --path p --source-option x", "--source-option"),
         ("export T --pathh p", "--path"),
-        ("-n a:1 export T --path p", "'-n': give it behind the command: rmq pipeline COMMAND -n"),
+        ("-n a:1 export T --path p", "'-n': give it behind the command: rmq COMMAND -n"),
         ("export T -n a:1 --path p -f foo", "--format 'foo': unknown"),
         ("load T p -n a:1 -f foo", "--format 'foo': unknown"),
         ("dlq G -n a:1 --path p -f foo", "--format 'foo': unknown"),
