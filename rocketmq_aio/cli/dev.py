@@ -72,6 +72,7 @@ class DevOptions:
     topics: dict[str, int]
     brokers: int
     version: str
+    light_queues: bool
     keep: Path | None
     quiet: bool
 
@@ -115,7 +116,11 @@ async def serve(options: DevOptions, show: Callable[[str], object]) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with stop_signals(lambda: loop.call_soon_threadsafe(stopped.set), *HANGUP):
         cluster = EmbeddedCluster(
-            options.brokers, version=options.version, host=options.host, port=options.port
+            options.brokers,
+            version=options.version,
+            light_queues=options.light_queues,
+            host=options.host,
+            port=options.port,
         )
         loaded = options.keep is not None and load_snapshot(cluster.brokers, options.keep)
         if options.keep is not None:
@@ -272,6 +277,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument(
         "--version", choices=VERSIONS, default="5.5.0", help="to behave like (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--light-queues",
+        action="store_true",
+        help="put messages into light message queues: enableLmq and enableMultiDispatch of brokers",
     )
     parser.add_argument(
         "--keep",

@@ -48,6 +48,7 @@ class EmbeddedCluster:
     :param topics: names and numbers of queues
     :param auto_create_topics: a send creates its topic, the default of brokers
     :param auto_create_groups: members create their group, the default of brokers
+    :param light_queues: ``enableLmq`` and ``enableMultiDispatch`` of brokers
     :param tls: accept TLS only
     :param accounts: enforce access control
     :param idle_seconds: close connections without traffic, and those of producers and members
@@ -75,6 +76,7 @@ class EmbeddedCluster:
         topics: Mapping[str, int] | None = None,
         auto_create_topics: bool = True,
         auto_create_groups: bool = True,
+        light_queues: bool = False,
         tls: ssl.SSLContext | None = None,
         accounts: Sequence[AccountLike] = (),
         idle_seconds: float | None = None,
@@ -103,6 +105,7 @@ class EmbeddedCluster:
                 version=each,
                 auto_create_topics=auto_create_topics,
                 auto_create_groups=auto_create_groups,
+                light_queues=light_queues,
                 max_bytes=max_bytes,
                 accounts=accounts,
                 preferred_port=(port + offset if port and port + offset <= MAX_PORT else 0),

@@ -31,7 +31,7 @@ class BrokerData(msgspec.Struct):
     """All that a broker keeps; messages in the order in which they were stored.
 
     Delayed, timed and half messages wait: time in ms, log offset; popped ones have the ends of
-    their invisible times.
+    their invisible times.  Light message queues have their first offset and log offsets.
     """
 
     name: str
@@ -48,6 +48,7 @@ class BrokerData(msgspec.Struct):
     mappings: dict[str, TopicMapping] = {}
     request_modes: list[tuple[str, str, MessageRequestMode]] = []
     recalled: list[tuple[str, str]] = []
+    light_queues: dict[str, tuple[int, list[int]]] = {}
 
 
 class Snapshot(msgspec.Struct):
@@ -171,6 +172,10 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
         mappings=state.mappings,
         request_modes=[(*key, mode) for key, mode in state.request_modes.items()],
         recalled=list(broker.timers.recalled),
+        light_queues={
+            name: (queue.min_offset, [stored.log_offset for stored in queue.messages])
+            for name, queue in store.light_queues.items()
+        },
     )
 
 
@@ -182,6 +187,8 @@ def _fault(data: BrokerData) -> str | None:
             return f"topic {name!r} has {most} queues"
         if any(queue.min_offset < 0 for queue in topic.queues):
             return f"a queue of topic {name!r} begins before 0"
+    if any(begin < 0 for begin, _ in data.light_queues.values()):
+        return "a light message queue begins before 0"
     topics = data.topics.items()
     ends = {name: [queue.min_offset for queue in topic.queues] for name, topic in topics}
     log_end = 0
@@ -213,6 +220,8 @@ def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
     state, store = broker.state, broker.state.store
     store.topics.update(data.topics)
     store.restore(data.messages, data.log_end)
+    for light, (begin, log_offsets) in data.light_queues.items():
+        store.restore_light_queue(light, begin, log_offsets)
     for name, settings in data.groups.items():
         group = state.create_group(name)  # the file may be of a broker of another version
         group.update({key: value for key, value in settings.items() if key in group})

@@ -7,6 +7,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.state import (
+    AUTO_CREATE_GROUPS,
+    AUTO_CREATE_TOPICS,
+    LIGHT_QUEUES,
+    MULTI_DISPATCH,
+)
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
@@ -144,23 +150,20 @@ def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> N
     for name, value in properties.items():
         if name in WITHOUT_EFFECT or BROKER_DEFAULTS.get(name) == value:
             continue  # the embedded broker behaves so
-        if name not in PROPERTIES:
+        if name in PROPERTIES:
+            place, read = PROPERTIES[name]
+            part, attribute = place.split(".")
+            try:
+                setattr(getattr(broker, part), attribute, read(value))
+            except (ValueError, LookupError):
+                raise ClusterError(f"broker property {name}={value!r} cannot be read") from None
+        elif name not in SETTINGS:
             raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
-        place, read = PROPERTIES[name]
-        part, attribute = place.split(".")
-        try:
-            setattr(getattr(broker, part), attribute, read(value))
-        except (ValueError, LookupError):
-            raise ClusterError(f"broker property {name}={value!r} cannot be read") from None
-        broker.state.settings[name] = value
+        broker.state.update_settings({name: value})
 
 
 def _delay_levels(value: str) -> list[float]:
     return [int(text[:-1]) * UNITS[text[-1]] for text in value.split()]
-
-
-def _flag(value: str) -> bool:
-    return value.lower() == "true"
 
 
 def _seconds(value: str) -> float:
@@ -169,15 +172,17 @@ def _seconds(value: str) -> float:
 
 # Settings of broker.conf: where they belong, and how their text is read.
 PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "autoCreateTopicEnable": ("state.auto_create_topics", _flag),
-    "autoCreateSubscriptionGroup": ("state.auto_create_groups", _flag),
     "messageDelayLevel": ("delays.seconds", _delay_levels),
-    "recallMessageEnable": ("timers.recall_enabled", _flag),
     "transactionTimeOut": ("transactions.first_check_seconds", _seconds),
     "transactionCheckInterval": ("transactions.check_interval_seconds", _seconds),
     "transactionCheckMax": ("transactions.max_checks", int),
 }
 
+
+# Those that the embedded broker reads when they are needed.
+SETTINGS: Final = frozenset(
+    {AUTO_CREATE_TOPICS, AUTO_CREATE_GROUPS, LIGHT_QUEUES, MULTI_DISPATCH, "recallMessageEnable"}
+)
 
 # How real brokers record ended transactions: embedded ones do so at once.
 WITHOUT_EFFECT: Final = frozenset({"transactionOpMsgMaxSize", "transactionOpBatchInterval"})

@@ -19,9 +19,10 @@ from rocketmq_aio import (
     RouteNotFoundError,
 )
 from rocketmq_aio.testing import Cluster
+from tests.broker.reading_light_queues import read_by_every_kind_of_consumer
+from tests.fakes.conformance.case_env import QUEUES, Case, CaseEnv
+from tests.fakes.conformance.light_queues import CASES
 from tests.unit.remoting.until import until_done
-
-pytestmark = pytest.mark.needs_real_broker("the embedded broker has no light message queues")
 
 SECONDS = 60.0
 
@@ -29,6 +30,25 @@ SECONDS = 60.0
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     return fresh_cluster(broker_properties={"enableLmq": "true", "enableMultiDispatch": "true"})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+async def test_a_real_broker_responds_like_the_fake(
+    case: Case, cluster: Cluster, rocketmq_group: str
+) -> None:
+    topic = f"light-{rocketmq_group[-12:]}"
+    cluster.create_topic(topic, queues=QUEUES)
+    address = cluster.brokers[0].address
+    env = CaseEnv(cluster.namesrvs[0].address, address, cluster.version, topic, rocketmq_group)
+
+    await case(env)
+
+
+async def test_every_kind_of_consumer_reads_a_light_message_queue(
+    cluster: Cluster, rocketmq_group: str
+) -> None:
+    async with AdminClient(namesrv=cluster.namesrv) as admin:
+        await read_by_every_kind_of_consumer(cluster, admin, rocketmq_group)
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -11,6 +11,8 @@ from rocketmq_aio.admin.server_results import HAClient, HASlave, HAStatus, read_
 from rocketmq_aio.embedded.broker.state import (
     AUTO_CREATE_GROUPS,
     AUTO_CREATE_TOPICS,
+    LIGHT_QUEUES,
+    MULTI_DISPATCH,
     RATE_SECONDS,
     BrokerState,
 )
@@ -48,6 +50,8 @@ PERMISSIONS: Final = tuple(map(str, range(8)))
 SETTINGS: Final = KEPT_SETTINGS | {
     AUTO_CREATE_TOPICS: "true",
     AUTO_CREATE_GROUPS: "true",
+    LIGHT_QUEUES: "false",
+    MULTI_DISPATCH: "false",
     PERMISSION: "6",
 }
 # Runtime information that an embedded broker does not have.

@@ -82,10 +82,13 @@ class AssignmentProcessor:
         self, request: groups.AssignmentRequest, mode: groups.MessageRequestMode
     ) -> list[MessageQueue] | None:
         topic, counts = request.topic, sorted(self.read_queues(request.topic).items())
+        broadcasting = request.message_model == MessageModel.BROADCASTING.value
+        if self._state.store.is_light(topic) and not broadcasting:
+            counts = [(self._state.name, 1)]  # name servers know no light message queues
         if not counts:
             return None
         offered = [MessageQueue(topic, name, n) for name, count in counts for n in range(count)]
-        if request.message_model == MessageModel.BROADCASTING.value:
+        if broadcasting:
             return offered
         group = self._members.groups.get(request.consumer_group)
         strategy = STRATEGIES.get(request.strategy_name)

@@ -25,7 +25,13 @@ from rocketmq_aio.embedded.broker.read_only import check_writable
 from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
-from rocketmq_aio.embedded.broker.state import MAX_BYTES, BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import (
+    LIGHT_QUEUES,
+    MAX_BYTES,
+    MULTI_DISPATCH,
+    BrokerState,
+    ErrorResponse,
+)
 from rocketmq_aio.embedded.broker.static_topics import StaticTopics
 from rocketmq_aio.embedded.broker.statistics import StatisticsProcessor
 from rocketmq_aio.embedded.broker.store import (
@@ -78,6 +84,7 @@ class EmbeddedBroker(EmbeddedServer):
         cluster: str = "DefaultCluster",
         auto_create_topics: bool = True,
         auto_create_groups: bool = True,
+        light_queues: bool = False,
         max_bytes: int = MAX_BYTES,
         accounts: Iterable[AccountLike] = (),
         master: EmbeddedBroker | None = None,
@@ -94,6 +101,8 @@ class EmbeddedBroker(EmbeddedServer):
             store = MessageStore(self.version, cluster, self.clock, max_bytes)
             auto_create = auto_create_topics, auto_create_groups
             self.state = BrokerState(name, cluster, self.version, store, self.clock, *auto_create)
+            if light_queues:
+                self.state.update_settings({LIGHT_QUEUES: "true", MULTI_DISPATCH: "true"})
             self.acl = AccessControl(self.version, cluster, accounts)
             self.transactions = TransactionProcessor(self.state, self._send_check)
             self.pops = PopProcessor(self.state)
@@ -237,7 +246,9 @@ class EmbeddedBroker(EmbeddedServer):
 
         :raises ConfigError: there is no such topic or queue
         """
-        return [stored for log in self._logs(topic, queue_id) for stored in log.messages]
+        light = self.state.store.light_queues.get(topic)
+        logs = self._logs(topic, queue_id) if light is None else [light]
+        return [stored for log in logs for stored in log.messages]
 
     def _logs(self, topic: str, queue_id: int | None) -> Sequence[QueueLog]:
         if topic not in self.topics:

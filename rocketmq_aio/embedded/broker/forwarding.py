@@ -147,7 +147,7 @@ class ForwardingProcessor:
 
     async def _reset_members(self, header: InvokeResetOffset) -> dict[int, int]:
         """Send the offsets to all members, which reset themselves."""
-        topic = self._state.store.topics.get(header.topic)
+        topic = self._state.store.find_topic(header.topic)
         if topic is None:
             remark = "[reset-offset] reset offset failed, no topic in this broker."
             raise ErrorResponse(f"{remark} topic={header.topic}")

@@ -210,7 +210,7 @@ class PopProcessor:
         return Popped(queue, begin, found, tries)
 
     def _log(self, queue: PopQueue) -> QueueLog:
-        return self._state.store.topics[queue.topic].queues[queue.queue_id]
+        return self._state.topic(queue.topic).queues[queue.queue_id]
 
     def _begin(self, group: str, queue: PopQueue, log: QueueLog, *, first: int = 0) -> int:
         """Return the offset to pop next: the committed one, or *first*."""

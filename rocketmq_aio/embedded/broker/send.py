@@ -108,10 +108,12 @@ class SendProcessor:
 
     def _queue_id(self, header: SendMessage) -> int:
         state, name = self._state, header.topic
-        if name in FORBIDDEN_TOPICS:
+        is_new = name not in state.store.topics
+        # In a light message queue of a real broker it would hide another message.
+        if name in FORBIDDEN_TOPICS or (is_new and state.store.is_light(name)):
             remark = f"Sending message to topic[{name}] is forbidden."
             raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
-        if name not in state.store.topics:
+        if is_new:
             if (fault := topic_fault(name, is_5=state.version.is_5)) is not None:
                 raise state.invalid(fault)
             self._create_topic(header)

@@ -37,6 +37,8 @@ ONLY_IN_5: Final = """consumeMessageOrderly consumeTimeoutMinute groupRetryPolic
 NEW_GROUP: Final = {name: NEW_GROUP_5[name] for name in NEW_GROUP_5 if name not in ONLY_IN_5}
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
+LIGHT_QUEUES: Final = "enableLmq"
+MULTI_DISPATCH: Final = "enableMultiDispatch"
 ILLEGAL_OPERATION: Final = 604
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
@@ -96,11 +98,10 @@ class BrokerState:
 
     def topic(self, name: str, unknown: str = "topic[{}] not exist, apply first please!") -> Topic:
         """Return a topic; ErrorResponse with the remark *unknown* if it does not exist."""
-        try:
-            return self.store.topics[name]
-        except KeyError:
+        if (topic := self.store.find_topic(name)) is None:
             remark = unknown.format(name)
-            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST) from None
+            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
+        return topic
 
     def delivered(
         self, group: str, topic: str, messages: Sequence[StoredMessage], size: int
@@ -138,7 +139,7 @@ class BrokerState:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; 5.x brokers also delete the offsets that were committed for it."""
-        if name not in self.store.topics:
+        if self.store.find_topic(name) is None:
             return
         self.mappings.pop(name, None)
         self.store.delete_topic(name)
@@ -166,8 +167,11 @@ class BrokerState:
         self.settings.update(settings)
         self.auto_create_topics = self.enabled(AUTO_CREATE_TOPICS, self.auto_create_topics)
         self.auto_create_groups = self.enabled(AUTO_CREATE_GROUPS, self.auto_create_groups)
+        store = self.store
+        store.has_light_queues = self.enabled(LIGHT_QUEUES)
+        store.fills_light_queues = store.has_light_queues and self.enabled(MULTI_DISPATCH)
 
-    def enabled(self, setting: str, default: bool) -> bool:
+    def enabled(self, setting: str, default: bool = False) -> bool:
         """Return a setting of the broker that is on or off."""
         return self.settings.get(setting, "true" if default else "false").lower() == "true"
 

@@ -62,7 +62,7 @@ class StatisticsProcessor:
         for group in self._state.groups:
             stats = []
             for name in self._topics_of(group):
-                topic = self._state.store.topics.get(name)
+                topic = self._state.store.find_topic(name)
                 if topic is not None and (topic.order or not header.is_order):
                     progress, lag = self._progress(group, [name])
                     stats.append(progress)
@@ -152,7 +152,7 @@ class StatisticsProcessor:
         members = self._clients.groups.get(group)
         table: dict[MessageQueue, admin.OffsetWrapper] = {}
         for name in topics:
-            topic = self._state.store.topics.get(name)
+            topic = self._state.store.find_topic(name)
             if topic is None or (members is not None and name not in members.subscriptions):
                 continue
             for number, log in topic.to_read():

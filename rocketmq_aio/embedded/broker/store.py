@@ -5,19 +5,23 @@ from __future__ import annotations
 import socket
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from struct import Struct
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.waiters import Waiters
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.server import Version
+from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import (
+    LMQ_NAMES,
+    LMQ_OFFSETS,
     TAGS,
     UNIQ_KEY,
     encode_properties,
@@ -33,6 +37,8 @@ MAX_V1_TOPIC: Final = 127
 READ_WRITE: Final = 6
 UNIT: Final = 1  # sysFlag of topics: first sent to by a unit
 UNIT_GROUP: Final = 2  # retry topic of a group that is in a unit
+# Of topics whose messages 5.5.0 puts into no light message queues.
+WITHOUT_LIGHT_QUEUES: Final = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
 MESSAGE_OVERHEAD: Final = 256  # approximate memory of a message without its record
 DROPPED_SHARE: Final = 16  # retention makes room for this share of the limit at once
 
@@ -43,6 +49,7 @@ _BODY_LENGTH_AT: Final = IPV4_HEAD - 4
 _LOOPBACK: Final = bytes([127, 0, 0, 1])
 _HOST: Final = Struct(">4si")
 _SHORT: Final = Struct(">H")
+_MAGIC_V1: Final = MAGIC_V1.to_bytes(4, signed=True)
 _TAGS: Final = f"{TAGS}\x01".encode()
 _log_offset = attrgetter("log_offset")
 _store_ms = attrgetter("store_ms")
@@ -62,7 +69,10 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stored message; all but its position is read from the record."""
+    """A stored message; all but its position is read from the record.
+
+    In a light message queue it has the position there, but the record of its topic.
+    """
 
     topic: str
     queue_id: int
@@ -81,9 +91,10 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def raw_properties(self) -> bytes:
-        name = self.topic.encode()
-        length_bytes = 1 if len(name) <= MAX_V1_TOPIC else 2
-        return self.record[self._body_end + length_bytes + len(name) + 2 :]
+        record, at = self.record, self._body_end
+        if record[4:8] == _MAGIC_V1:
+            return record[at + 3 + record[at] :]
+        return record[at + 4 + int.from_bytes(record[at : at + 2]) :]
 
     @property
     def tag(self) -> str | None:
@@ -118,7 +129,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
             born_host=(socket.inet_ntoa(host), port),
             reconsume_times=fields[12],
         )
-        return msgspec.structs.replace(message, **changes)
+        return replace(message, **changes)
 
 
 class QueueLog:
@@ -149,6 +160,12 @@ class QueueLog:
         if offset > self.min_offset:
             del self.messages[: offset - self.min_offset]
             self.min_offset = offset
+
+    def drop_stored_before(self, log_offset: int) -> int:
+        """Delete the messages before a log offset; return how many."""
+        dropped = bisect_left(self.messages, log_offset, key=_log_offset)
+        self.drop_before(self.min_offset + dropped)
+        return dropped
 
     def search(self, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at *timestamp_ms* or later."""
@@ -181,6 +198,9 @@ class MessageStore:
     :param max_bytes: approximate memory of messages; the oldest are deleted, as by retention
     :ivar arrivals: waiters by topic, and by topic and queue id
     :ivar on_stored: called with every new message
+    :ivar has_light_queues: ``enableLmq``: there are light message queues
+    :ivar fills_light_queues: with ``enableMultiDispatch``, too: messages go into those they name
+    :ivar light_queues: those with an offset, by name
     """
 
     def __init__(self, version: Version, cluster: str, clock: Clock, max_bytes: int) -> None:
@@ -190,6 +210,8 @@ class MessageStore:
         self.log: list[StoredMessage] = []  # of all queues, in the order of their storage
         self.log_end = 0
         self.on_stored: Callable[[StoredMessage], object] | None = None
+        self.has_light_queues = self.fills_light_queues = False
+        self.light_queues: dict[str, QueueLog] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
         self._host = packed_host(("127.0.0.1", 0))
@@ -231,14 +253,29 @@ class MessageStore:
             self.create_topic(name, queues, sys_flag=sys_flag)
         return name
 
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic; None if it does not exist.  Every light message queue exists."""
+        topic = self.topics.get(name)
+        if topic is None and self.is_light(name):
+            queue = self.light_queues.get(name) or QueueLog()
+            topic = Topic([queue], read_queues=1, write_queues=1)
+        return topic
+
+    def is_light(self, name: str) -> bool:
+        """Whether it is the name of a light message queue."""
+        return self.has_light_queues and name.startswith(LMQ_PREFIX)
+
     def delete_topic(self, name: str) -> None:
-        if self.topics.pop(name, None) is not None:
-            self.log = [stored for stored in self.log if stored.topic != name]
-            self._bytes = sum(_size(stored) for stored in self.log)
+        """Delete a topic; light message queues keep its messages."""
+        self.topics.pop(name, None)
+        self.light_queues.pop(name, None)
+        self.log = [stored for stored in self.log if stored.topic != name]
+        light = sum(len(queue.messages) for queue in self.light_queues.values())
+        self._bytes = sum(map(_size, self.log)) + light * MESSAGE_OVERHEAD
 
     def queue(self, topic: str, queue_id: int) -> QueueLog | None:
         """Return a queue; None if it does not exist."""
-        found = self.topics.get(topic)
+        found = self.find_topic(topic)
         if found is None or not 0 <= queue_id < len(found.queues):
             return None
         return found.queues[queue_id]
@@ -300,6 +337,9 @@ class MessageStore:
         """Store *message*, or one *entry* (flag, body) of a batch, with encoded properties."""
         topic, queue_id = message.topic, message.queue_id
         log = self.topics[topic].queues[queue_id]
+        light: tuple[str, ...] = ()
+        if LMQ_NAMES in message.properties and entry is None:  # brokers put no batch there
+            light, properties = self._numbered(message, properties)
         now = self.clock.now_ms()
         offset, log_offset = log.min_offset + len(log.messages), self.log_end
         flag, body = entry or (message.flag, message.body)
@@ -310,6 +350,8 @@ class MessageStore:
         self.log.append(stored)
         self.log_end = log_offset + len(record)
         self._bytes += len(record) + MESSAGE_OVERHEAD
+        for name in light:
+            self._put_light(name, stored)
         if self._bytes > self._max_bytes:
             self._drop_oldest()
         if self.arrivals.waiting:
@@ -317,6 +359,28 @@ class MessageStore:
         if self.on_stored is not None:
             self.on_stored(stored)
         return stored
+
+    def _numbered(self, message: NewMessage, properties: bytes) -> tuple[tuple[str, ...], bytes]:
+        """Return the light message queues that *message* goes into, and its properties.
+
+        They get its offsets there.
+        """
+        names = message.properties[LMQ_NAMES].split(",")
+        light = tuple(dict.fromkeys(name for name in names if name.startswith(LMQ_PREFIX)))
+        barred = self._is_5 and message.topic.startswith(WITHOUT_LIGHT_QUEUES)
+        if not self.fills_light_queues or barred or not light:
+            return (), properties
+        queues = [self.light_queues.setdefault(name, QueueLog()) for name in light]
+        ends = {name: str(queue.max_offset) for name, queue in zip(light, queues, strict=True)}
+        offsets = {LMQ_OFFSETS: ",".join(ends.get(name, "") for name in names)}
+        numbered = replace(message, properties=message.properties | offsets)
+        return light, self.encode_properties(numbered)
+
+    def _put_light(self, name: str, stored: StoredMessage) -> None:
+        queue = self.light_queues[name]
+        queue.messages.append(replace(stored, topic=name, queue_id=0, offset=queue.max_offset))
+        self._bytes += MESSAGE_OVERHEAD
+        self.arrivals.wake((name, 0), name)
 
     def record_of(self, message: NewMessage, stored: StoredMessage) -> bytes:
         """Return the record of *message* at the position of *stored*."""
@@ -332,19 +396,25 @@ class MessageStore:
             self._bytes += _size(stored)
         self.log_end = log_end
 
+    def restore_light_queue(self, name: str, begin: int, log_offsets: Sequence[int]) -> None:
+        """Add a light message queue, without messages up to the last whose topic was deleted."""
+        found = [self.find(log_offset) for log_offset in log_offsets]
+        lost = max((at for at, stored in enumerate(found, 1) if stored is None), default=0)
+        self.light_queues[name] = QueueLog(begin + lost)
+        for stored in found[lost:]:
+            assert stored is not None
+            self._put_light(name, stored)
+
     def _drop_oldest(self) -> None:
         room = self._max_bytes - self._max_bytes // DROPPED_SHARE
-        ends: dict[tuple[str, int], int] = {}
-        dropped = 0
-        while self._bytes > room and dropped < len(self.log) - 1:
-            stored = self.log[dropped]
-            self._bytes -= _size(stored)
-            ends[stored.topic, stored.queue_id] = stored.offset + 1
-            dropped += 1
-        del self.log[:dropped]
-        for place, end in ends.items():
-            if (queue := self.queue(*place)) is not None:
-                queue.drop_before(end)
+        while self._bytes > room and len(self.log) > 1:
+            dropped = min(len(self.log) // DROPPED_SHARE + 1, len(self.log) - 1)
+            self._bytes -= sum(map(_size, self.log[:dropped]))
+            del self.log[:dropped]
+            for queue in self.light_queues.values():
+                self._bytes -= MESSAGE_OVERHEAD * queue.drop_stored_before(self.log_start)
+        for queue in chain.from_iterable(topic.queues for topic in self.topics.values()):
+            queue.drop_stored_before(self.log_start)
 
 
 def encode_record(

@@ -119,6 +119,8 @@ class TopicProcessor:
         if (fault := topic_fault(name, is_5=self._state.version.is_5)) is not None:
             raise self._state.invalid(fault)
         self._check_not_system(name)
+        if self._state.store.is_light(name):
+            return  # it has no settings
         before = self._state.store.topics.get(name)
         held = None if before is None else before.attributes
         attributes = changed_attributes(OF_TOPICS, held, signed)
@@ -133,7 +135,7 @@ class TopicProcessor:
         self._state.changes += 1
 
     def _body(self, name: str) -> dict[str, Any]:
-        topic = self._state.store.topics[name]
+        topic = self._state.topic(name)
         config = admin.TopicConfigBody(
             topic_name=name,
             read_queue_nums=topic.read_queues,

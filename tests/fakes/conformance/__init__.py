@@ -10,6 +10,7 @@ from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
 from tests.fakes.conformance.case_env import Case, CaseEnv
 from tests.fakes.conformance.filtering import CASES as FILTERING
 from tests.fakes.conformance.frames import CASES as FRAMES
+from tests.fakes.conformance.light_queues import CASES_WITHOUT as WITHOUT_LIGHT_QUEUES
 from tests.fakes.conformance.locking import CASES as LOCKING
 from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
@@ -37,6 +38,7 @@ CASES = (
     *ASSIGNMENTS,
     *LOCKING,
     *ADMINISTRATION,
+    *WITHOUT_LIGHT_QUEUES,
     *FRAMES,
 )
 

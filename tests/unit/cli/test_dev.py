@@ -78,16 +78,17 @@ async def started(*options: str) -> AsyncIterator[Process]:
         await process.wait()
 
 
-async def send(namesrv: str, *bodies: bytes) -> None:
+async def send(namesrv: str, *bodies: bytes, **properties: str) -> None:
     async with Producer("shop", namesrv=namesrv) as producer:
         for body in bodies:
-            await producer.send(Message("orders", body, tags="new", keys="42"))
+            message = Message("orders", body, tags="new", keys="42", properties=properties)
+            await producer.send(message)
 
 
-async def consume(namesrv: str) -> list[bytes]:
+async def consume(namesrv: str, topic: str = "orders") -> list[bytes]:
     config = LitePullConfig(start_from="earliest")
     async with LitePullConsumer("billing", namesrv=namesrv, config=config) as consumer:
-        await consumer.subscribe("orders")
+        await consumer.subscribe(topic)
         return [message.body for message in await consumer.poll(SECONDS)]
 
 
@@ -119,6 +120,17 @@ async def test_keep_saves_at_the_end_and_loads_at_the_start(tmp_path: Path) -> N
         assert await running.stop() == 0
 
     assert bodies == [b"one"]
+
+
+async def test_light_queues_are_an_option() -> None:
+    async with started("--topic", "orders:1", "--light-queues") as running:
+        namesrv = await running.namesrv()
+        await send(namesrv, b"one", INNER_MULTI_DISPATCH="%LMQ%alice")
+        bodies = await consume(namesrv, "%LMQ%alice")
+        consumed = await running.line("consumed")
+
+    assert bodies == [b"one"]
+    assert consumed == "consumed  %LMQ%alice by billing  queue 0 offset 0"
 
 
 async def test_a_closed_output_does_not_stop_the_brokers(tmp_path: Path) -> None:
