@@ -16,6 +16,7 @@ from rocketmq_aio.model.properties import (
     KEYS,
     LIGHT,
     LMQ_NAMES,
+    LMQ_NAMES_RULE,
     MAX_PRIORITY,
     PRIORITY,
     RESERVED,
@@ -305,14 +306,13 @@ class _RowEncoder:
             parents,
         )
         self._reject(_is_blank(names), "a property has a blank name", parents)
-        if b"/" in bytes_of(texts):
-            light = pc.and_(pc.equal(names, LMQ_NAMES), pc.match_substring(texts, "/"))
-            reason = f"property {LMQ_NAMES}: the name of a light message queue holds no slash"
-            self._reject(light, reason, parents)
         for each in (names, texts):
             self._check_text("properties", each, parents)
         is_light = pc.is_in(names, value_set=LIGHT_NAMES)
         if pc.any(is_light).as_py():
+            valid = pc.match_substring_regex(texts, f"^$|{LMQ_NAMES_RULE}")
+            reason = f"property {LMQ_NAMES}: light message queues begin with %LMQ%, hold no slash"
+            self._reject(pc.and_not(pc.equal(names, LMQ_NAMES), valid), reason, parents)
             rows = pa.array(range(len(maps)), parents.type)
             self._light_rows = pc.is_in(rows, value_set=parents.filter(is_light))
         pairs = pc.binary_join_element_wise(

@@ -12,7 +12,15 @@ from pyspark.sql import Column, DataFrame, Observation, functions as F
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.model.properties import KEYS, LMQ_NAMES, PRIORITY, RESERVED, SHARDING_KEY, TAGS
+from rocketmq_aio.model.properties import (
+    KEYS,
+    LMQ_NAMES,
+    LMQ_NAMES_RULE,
+    PRIORITY,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+)
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
@@ -103,7 +111,7 @@ def user_properties(*excluded: str) -> Column:
     dropped = [*sorted(RESERVED), *excluded]
 
     def keep(name: Column, value: Column) -> Column:
-        invalid = (name == LMQ_NAMES) & value.contains("/")  # the sink rejects it
+        invalid = (name == LMQ_NAMES) & ~value.rlike(LMQ_NAMES_RULE)  # the sink rejects it
         return ~name.isin(dropped) & (F.trim(name) != "") & (value != "") & ~invalid
 
     return F.map_filter("properties", keep)

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.properties import LMQ_NAMES, parse_properties
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.spark.arrow.batch_entries import id_pieces, read_entry
@@ -73,7 +73,9 @@ def test_keys_may_be_an_array() -> None:
 
 
 def test_user_properties_are_sent_without_empty_values() -> None:
-    maps = pa.array([[("a", "1"), ("b", None), ("ü", "ö")], None, [], [("c", "")]], TEXT_MAP)
+    maps = pa.array(
+        [[("a", "1"), ("b", None), ("ü", "ö")], None, [], [("c", ""), (LMQ_NAMES, "")]], TEXT_MAP
+    )
 
     assert properties(rows(properties=maps)) == [WAITS | {"a": "1", "ü": "ö"}, WAITS, WAITS, WAITS]
 
@@ -154,7 +156,7 @@ def test_rows_with_a_priority_are_single_messages() -> None:
 
 @pytest.mark.parametrize("name", ["INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
 def test_rows_for_light_message_queues_are_single_messages(name: str) -> None:
-    maps = pa.array([None, [("a", "1"), (name, "b")], []], pa.map_(STRING, STRING))
+    maps = pa.array([None, [("a", "1"), (name, "%LMQ%b")], []], pa.map_(STRING, STRING))
     encoded = rows(properties=maps, body=pa.array([b"0", b"1", b"2"]))
 
     assert [bodies(each) for each in sent(encoded)] == [[b"1"], [b"0", b"2"]]
@@ -333,9 +335,12 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
         ({"properties": pa.array([[], [("\x01", "a")]], TEXT_MAP)}, "row 11 .* properties may not"),
         ({"properties": pa.array([[], [("KEYS", "a")]], TEXT_MAP)}, "row 11 .*'KEYS' is reserved"),
         ({"properties": pa.array([None, [(" ", "a")]], TEXT_MAP)}, "row 11 .* a blank name"),
-        (
-            {"properties": pa.array([[("a", "b/c")], [("INNER_MULTI_DISPATCH", "b/c")]], TEXT_MAP)},
-            "row 11 .* light message queue holds no slash",
+        *(
+            (
+                {"properties": pa.array([[("a", names)], [(LMQ_NAMES, names)]], TEXT_MAP)},
+                "row 11 .* light message queues .* no slash",
+            )
+            for names in ("%LMQ%b/c", "a,%LMQ%b", "%LMQ%b,")
         ),
         ({"properties": pa.array([[], [("a", "x" * 33_000)]], TEXT_MAP)}, "properties take 33"),
         (
