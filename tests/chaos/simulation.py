@@ -156,7 +156,7 @@ class Simulation:
 
     def _prepare_brokers(self) -> None:
         for broker in self._cluster.brokers:
-            broker.timers.recall_enabled = True
+            broker.state.update_settings({"recallMessageEnable": "true"})
             for client in self._plan.clients:
                 if client.option("pops", 0.0):
                     broker.assignments.modes[client.topic, client.group] = MessageRequestMode.POP

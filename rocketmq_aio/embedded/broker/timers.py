@@ -33,7 +33,6 @@ class TimerProcessor:
     """
 
     def __init__(self, state: BrokerState) -> None:
-        self.recall_enabled = False
         self._state = state
         self.recalled: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.waiting = DelayQueue[int](
@@ -73,7 +72,7 @@ class TimerProcessor:
 
     @reads(RecallMessage, version=5)
     def recall(self, header: RecallMessage) -> object:
-        if not self._state.enabled("recallMessageEnable", self.recall_enabled):
+        if not self._state.enabled("recallMessageEnable"):
             raise ErrorResponse("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)
         self._state.topic(header.topic)
         try:

@@ -506,7 +506,7 @@ async def test_a_promoted_replica_is_the_master(replicated: EmbeddedCluster) -> 
 async def test_a_promoted_replica_recalls_timed_messages_of_its_master() -> None:
     async with EmbeddedCluster(replicas=1, topics={"orders": 1}) as cluster:
         old, (new,) = cluster.broker, cluster.broker.replicas
-        old.timers.recall_enabled = True
+        old.state.update_settings({"recallMessageEnable": "true"})
         properties = encode_properties({"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "A1"})
         async with RawClient(old.address) as client:
             sent = await client.ask(send_header(CASE_ENV, properties=properties), b"later")

@@ -160,7 +160,7 @@ async def test_recalls_request_modes_and_settings_of_the_broker_survive(file: Pa
         broker = cluster.broker
         broker.state.update_settings({"autoCreateTopicEnable": "false"})
         broker.assignments.modes["orders", "billing"] = MessageRequestMode.POP
-        broker.timers.recall_enabled = True
+        broker.state.update_settings({"recallMessageEnable": "true"})
         async with Producer("shop", namesrv=cluster.namesrv) as producer:
             sent = await producer.send(Message("orders", b"recalled", delay_seconds=60))
             await producer.recall("orders", sent.recall_handle)

@@ -275,7 +275,7 @@ class Run:
 
     async def delay(self) -> None:
         """Delay two messages, and recall one of them."""
-        self.cluster.broker.timers.recall_enabled = True
+        self.cluster.broker.state.update_settings({"recallMessageEnable": "true"})
         async with self.recorder.producer("shop", namesrv=self.cluster.namesrv) as producer:
             for name in (b"delayed", b"recalled"):
                 message = Message(TOPIC, name, delay_seconds=DELAY_SECONDS)

@@ -196,7 +196,7 @@ async def test_closing_the_client_ends_the_wait_for_the_version_of_a_broker() ->
 
 
 async def test_a_recalled_message_is_not_delivered(env: ProducerEnv) -> None:
-    env.broker.timers.recall_enabled = True
+    env.broker.state.update_settings({"recallMessageEnable": "true"})
     sent = await env.producer.send(LATER)
     recalled = await env.producer.recall("orders", sent.recall_handle)
     await env.producer.send(Message("orders", b"other", delay_seconds=3600.5))
@@ -217,7 +217,7 @@ async def test_a_message_of_a_namespace_can_be_recalled(topic: str) -> None:
             "till", client=ClientConfig(namesrv=cluster.namesrv, namespace="shop")
         ) as producer,
     ):
-        cluster.broker.timers.recall_enabled = True
+        cluster.broker.state.update_settings({"recallMessageEnable": "true"})
         sent = await producer.send(LATER)
         assert await producer.recall(topic, sent.recall_handle) == sent.message_id
 
@@ -231,7 +231,7 @@ async def test_a_message_of_a_namespace_can_be_recalled(topic: str) -> None:
 
 async def test_recalls_go_to_the_broker_of_the_message(two_brokers: ProducerEnv) -> None:
     for broker in two_brokers.brokers:
-        broker.timers.recall_enabled = True
+        broker.state.update_settings({"recallMessageEnable": "true"})
     for _ in range(8):
         sent = await two_brokers.producer.send(LATER)
         assert await two_brokers.producer.recall("orders", sent.recall_handle) == sent.message_id

@@ -384,7 +384,7 @@ async def test_a_recalled_message_is_traced() -> None:
         FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
         Producer("shop", namesrv=cluster.namesrv, hooks=[MessageTrace()]) as producer,
     ):
-        cluster.broker.timers.recall_enabled = True
+        cluster.broker.state.update_settings({"recallMessageEnable": "true"})
         result = await producer.send(Message("orders", b"later", delay_seconds=30))
         message_id = await producer.recall("orders", result.recall_handle)
         await producer.close()
