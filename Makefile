@@ -38,7 +38,7 @@ DEMO := $(if $(and $(filter embedded,$(BACKEND)),$(if $(wildcard $(READY)),,yes)
 
 # Of the broker tests on the embedded broker: in test-quick, and in test-embedded.
 QUICK_BROKER_TESTS := tests/broker/test_conformance.py tests/broker/test_examples.py tests/broker/test_transaction_conformance.py
-EMBEDDED_TESTS := $(QUICK_BROKER_TESTS) examples/billing $(addprefix tests/broker/test_,admin.py acl.py admin_acl.py embedded_official.py pop.py static_topics.py)
+EMBEDDED_TESTS := $(QUICK_BROKER_TESTS) examples/billing $(addprefix tests/broker/test_,admin.py acl.py admin_acl.py embedded_official.py light_queues.py pop.py static_topics.py)
 ONLY_EMBEDDED := tests/broker/test_embedded_official.py examples/billing/tests/test_faults.py
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)

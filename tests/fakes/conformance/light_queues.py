@@ -231,7 +231,7 @@ async def messages_that_4_9_stores_again_go_into_light_queues_again(env: CaseEnv
     of = light(env)
     async with env.client() as client:
         await heartbeat(client, env, "c@1")
-        for _ in range(2):  # 5.5.0 overwrites the second with a dead letter of the first
+        for _ in range(2):  # of the first one 5.5.0 does put the dead letter there
             await send_light(client, env, "a")
         _, message = await everything(client, of, 2)
         assert (await send_back(client, env, message, 1)).code == 0
