@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import NotConnectedError, NotSupportedError, shown
+from rocketmq_aio.errors import NotConnectedError, NotSupportedError, shown, text_of
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
@@ -79,13 +79,11 @@ class InboundRequests:
 
     async def _serve(self) -> None:
         while True:
-            streak = 0
             while self._requests:
                 connection, command, size = self._requests.popleft()
                 self._queued_bytes -= size
                 await self._serve_one(connection, command)
-                streak += 1
-                if streak % STREAK == 0:
+                if not len(self._requests) % STREAK:
                     await asyncio.sleep(0)  # a flood of requests must not starve heartbeats
             await self._idle.wait()
 
@@ -112,7 +110,7 @@ def error_reply(error: Exception) -> Reply:
     """
     if isinstance(error, NotSupportedError):
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, shown(error.remark), b""
-    return ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {shown(str(error))}", b""
+    return ResponseCode.SYSTEM_ERROR, shown(text_of(error)), b""
 
 
 def reply_frame(command: Command, reply: Reply) -> bytes:

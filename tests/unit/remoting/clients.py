@@ -20,6 +20,13 @@ ASK: Final = GetMaxOffset(topic="orders", queue_id=0)
 CODE: Final = GetMaxOffset.code
 
 
+class MuteError(Exception):
+    """An exception of an application that has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError
+
+
 @dataclass
 class Opened:
     """The client, and what it told its owner."""

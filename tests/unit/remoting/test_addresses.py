@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, closing
 from typing import Any, NoReturn
 
 import pytest
@@ -18,7 +19,7 @@ from rocketmq_aio.remoting import dial
 from tests.fakes.broker import FakeBroker
 from tests.fakes.tls import client_context, server_context
 from tests.unit.instance.client_env import nothing_left
-from tests.unit.remoting.clients import CODE, open_client
+from tests.unit.remoting.clients import CODE, MuteError, open_client
 from tests.unit.remoting.until import until
 
 
@@ -30,15 +31,28 @@ async def test_ipv6_addresses_are_understood() -> None:
         assert (await opened.ask(f"::1:{broker.port}")).code == 0
 
 
-async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def never_answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with closing(writer):
+        await reader.read(-1)
+
+
+@pytest.mark.parametrize("first", ["refuses", "never answers"])
+async def test_a_name_is_tried_at_each_of_its_addresses(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def resolve(_: dial.Resolver, host: str, port: int) -> list[str]:
-        return ["127.0.0.2", "127.0.0.1"]  # nobody listens at the first
+        return ["127.0.0.2", "127.0.0.1"]
 
     monkeypatch.setattr(dial.Resolver, "resolve", resolve)
-    async with FakeBroker() as broker, open_client() as opened:
+    config = ClientConfig(tls=client_context(), connect_timeout_seconds=1)
+    async with FakeBroker(tls=server_context()) as broker, open_client(config) as opened:
         broker.faults.handle(CODE, Response(), times=None)
+        async with AsyncExitStack() as stack:
+            if first == "never answers":
+                server = await asyncio.start_server(never_answers, "127.0.0.2", broker.port)
+                await stack.enter_async_context(server)
 
-        assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
+            assert (await opened.ask(f"localhost:{broker.port}")).code == 0
 
 
 async def test_a_lookup_that_an_executor_drops_fails_the_request_and_nothing_else() -> None:
@@ -139,6 +153,50 @@ async def test_lookups_that_hang_leave_threads_to_the_application(
     await until(lambda: not resolver._lookups and not resolver._waiters)
 
 
+class OneCallFails(ThreadPoolExecutor):
+    """Cannot start a thread for the lookup of one name."""
+
+    def submit(self, call: Any, /, *args: Any, **more: Any) -> Any:  # noqa: ANN401
+        if call.args[0] == "failing":
+            raise RuntimeError("can't start new thread")
+        return super().submit(call, *args, **more)
+
+
+@pytest.mark.parametrize("first", ["cancelled", "failing", "shared"])
+async def test_a_turn_that_a_caller_does_not_use_goes_to_the_next(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = [f"hanging-{number}" for number in range(dial.LOOKUPS_AT_ONCE)]
+    released = {name: threading.Event() for name in (*hanging, "shared")}
+
+    def getaddrinfo(host: str, port: int, **_: object) -> object:
+        if host in released:
+            released[host].wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    asyncio.get_running_loop().set_default_executor(OneCallFails(9))
+    resolver = dial.Resolver()
+    running = [asyncio.create_task(resolver.resolve(name, 1)) for name in hanging]
+    unused = [asyncio.create_task(resolver.resolve(first, 1)) for _ in range(2)]
+    following = asyncio.create_task(resolver.resolve("following", 1))
+    await asyncio.sleep(0)
+    if first == "cancelled":
+        for task in unused:  # in the step in which the first of them is woken
+            resolver._lookups[hanging[0], 1].add_done_callback(lambda _, t=task: t.cancel())  # type: ignore[misc]
+    for name in hanging[: 2 if first == "shared" else 1]:
+        released[name].set()
+    await until(following.done)
+
+    assert following.result() == ["10.0.0.1"]
+    for event in released.values():
+        event.set()
+    await asyncio.wait([*running, *unused])
+    assert len([task for task in unused if task.cancelled() or task.exception()]) == (
+        0 if first == "shared" else 2
+    )
+
+
 async def test_localhost_is_a_name() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.handle(CODE, Response(), times=None)
@@ -171,11 +229,6 @@ async def test_the_address_mapper_replaces_the_address_of_a_broker() -> None:
             assert (await opened.ask("10.1.2.3:10911")).code == 0
 
     assert asked_for == ["10.1.2.3:10911"]
-
-
-class MuteError(Exception):
-    def __str__(self) -> str:
-        raise LookupError
 
 
 @pytest.mark.parametrize("mapped", [None, 5, "nowhere", LookupError("unknown"), MuteError()])

@@ -10,9 +10,9 @@ from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting import inbound_requests
-from rocketmq_aio.remoting.inbound_requests import MAX_QUEUED, WORKERS, Reply
+from rocketmq_aio.remoting.inbound_requests import MAX_QUEUED, STREAK, WORKERS, Reply
 from tests.fakes.broker import FakeBroker
-from tests.unit.remoting.clients import open_client
+from tests.unit.remoting.clients import MuteError, open_client
 from tests.unit.remoting.until import until
 
 ASKED = 307
@@ -65,15 +65,21 @@ async def test_not_supported_errors_become_a_response() -> None:
         assert (reply.code, reply.remark) == (3, "code 9999 is unknown")
 
 
-async def test_a_handler_that_fails_is_answered_with_a_system_error() -> None:
+@pytest.mark.parametrize(
+    ("error", "remark"),
+    [(LookupError("no such thing"), "LookupError: no such thing"), (MuteError(), "MuteError")],
+)
+async def test_a_handler_that_fails_is_answered_with_a_system_error(
+    error: Exception, remark: str
+) -> None:
     async def answer(address: str, command: Command) -> Reply:
-        raise LookupError("no such thing")
+        raise error
 
     async with FakeBroker() as broker, open_client(on_request=answer) as opened:
         await opened.ask(broker.address)
         reply = await pushed(broker)
 
-        assert (reply.code, reply.remark) == (1, "LookupError: no such thing")
+        assert (reply.code, reply.remark) == (1, remark)
         assert (await pushed(broker)).code == 1  # the worker is still there
 
 
@@ -135,6 +141,25 @@ async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests(
         assert f"address='{broker.address}' code=40" in events[0]
         release.set()
         await until(lambda: not server._requests)
+
+
+async def test_a_flood_of_requests_lets_other_tasks_run() -> None:
+    served, before = 0, list[int]()
+
+    async def answer(address: str, command: Command) -> None:
+        nonlocal served
+        served += 1
+        if served == 1:
+            asyncio.get_running_loop().call_soon(lambda: before.append(served))
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        connection = opened.client._connections[broker.address]
+        for _ in range(20 * STREAK):
+            opened.client.server.receive(connection, asking(oneway=True), 0)
+        await until(lambda: served == 20 * STREAK)
+
+    assert before[0] <= WORKERS * STREAK
 
 
 async def test_a_response_without_its_connection_is_dropped() -> None:
