@@ -161,15 +161,12 @@ class RemotingClient:
         accept: Container[int] = SUCCESS,
         timeout: float | None = None,
         version: int = CLIENT_VERSION,
-        on_late: OnLate | None = None,
     ) -> Command:
-        """Send a request and return the response; errors and *on_late* as `request`.
+        """Send a request and return the response; errors as `request`.
 
         :raises BrokerError: the response code is not one of *accept*
         """
-        command = await self.request(
-            address, header, body, timeout=timeout, version=version, on_late=on_late
-        )
+        command = await self.request(address, header, body, timeout=timeout, version=version)
         if command.code not in accept:
             raise broker_error(command, address)
         return command
@@ -247,7 +244,7 @@ class RemotingClient:
 
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
-        self.forget({*self._connections, *self._backoff, *self._retry_at} - addresses)
+        self.forget({*self._connections, *self._retry_at} - addresses)
 
     def share(self, topic: str) -> None:
         """Send *topic* as it is, with a namespace, too: see `Namespace.share`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -77,7 +79,7 @@ async def test_a_refused_connection_fails_the_request_at_once() -> None:
             await opened.ask(address)
 
         assert caught.value.address == address
-        assert isinstance(caught.value.__cause__, OSError)
+        assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 @pytest.fixture
@@ -211,21 +213,39 @@ async def test_a_caller_cancelled_while_connecting_does_not_stop_the_others() ->
         assert len(broker.connects) == 1
 
 
-async def test_closing_ends_the_wait_for_a_connection() -> None:
-    async with FakeBroker() as broker, open_client() as opened:
-        asked = asyncio.create_task(opened.ask(broker.address))
-        await asyncio.sleep(0)
-        opened.client.close()
+@pytest.mark.parametrize("ended", ["client", "tasks"])
+async def test_closing_ends_the_wait_for_a_connection(ended: str) -> None:
+    opening, release = asyncio.Event(), asyncio.Event()
+    async with FakeBroker() as broker:
 
-        with pytest.raises(ClosedError):
-            await asked
+        async def stalled(host: str, port: int) -> socket.socket:
+            opening.set()
+            await release.wait()
+            return socket.create_connection((broker.host, broker.port))
+
+        async with open_client(ClientConfig(open_socket=stalled)) as opened:
+            asked = asyncio.create_task(opened.ask("10.1.2.3:10911"))
+            await opening.wait()
+            if ended == "client":
+                opened.client.close()
+            else:  # as after a failure of one of them
+                await opened.tasks.close()
+            with pytest.raises(ClosedError):
+                await asked
+
+            release.set()
+            await until(lambda: len(broker.connects) == (ended == "client"))
+            await broker.wait_for_connections(0)
 
 
-async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
+@pytest.mark.parametrize("retired", [False, True])
+async def test_close_fails_pending_requests_and_rejects_new_ones(retired: bool) -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.drop(CODE, executed=False)
         asked = asyncio.create_task(opened.ask(broker.address))
         await broker.wait_for(CODE)
+        if retired:
+            opened.client.forget({broker.address})
         opened.client.close()
 
         with pytest.raises(ClosedError, match="unanswered: the client was closed") as caught:
@@ -234,6 +254,7 @@ async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
         with pytest.raises(ClosedError):
             await opened.ask(broker.address)
         await broker.wait_for_connections(0)
+        assert len(broker.connects) == 1
 
 
 async def test_close_ends_the_wait_for_room_with_closed_error() -> None:
@@ -252,11 +273,18 @@ async def test_close_ends_the_wait_for_room_with_closed_error() -> None:
             await first
 
 
-async def test_a_forgotten_address_keeps_no_connection() -> None:
+async def test_an_unused_address_keeps_neither_connection_nor_backoff() -> None:
+    dead = await a_dead_address()
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.handle(CODE, Response(), times=None)
         await opened.ask(broker.address)
-        opened.client.forget({broker.address})
+        with pytest.raises(NotConnectedError):
+            await opened.ask(dead)
+        opened.client.retain({broker.address})
+        assert opened.client.is_connected(broker.address)
+        assert opened.client.backoff_left(dead) == 0
+        assert opened.client._backoff == {}
+        opened.client.retain(set())
 
         await broker.wait_for_connections(0)
         assert opened.client._connections == {}
@@ -348,6 +376,16 @@ async def test_connecting_counts_against_the_deadline(monkeypatch: pytest.Monkey
             await opened.ask("broker.example:10911", timeout=0.05)
 
 
+async def test_a_request_whose_deadline_has_passed_once_it_is_connected_is_not_sent() -> None:
+    def stall(address: str) -> None:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+
+    async with FakeBroker() as broker, open_client() as opened:
+        opened.client._on_connected = stall
+        with pytest.raises(NotConnectedError, match=r"within 0\.2 s"):
+            await opened.ask(broker.address, timeout=0.2)
+
+
 async def test_a_oneway_request_is_written_and_waits_for_nothing() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         await opened.client.oneway(broker.address, UnregisterClient(client_id="me"))
@@ -407,8 +445,12 @@ async def test_a_request_with_no_time_left_after_go_away_is_not_resent() -> None
         retired = opened.client._connections[broker.address]
         broker.faults.handle(CODE, GO_AWAY)
         await opened.ask(broker.address)  # there is a new connection now
+        await until(lambda: not opened.client._retiring)
         with pytest.raises(NotConnectedError, match="no time was left"):
             await opened.client._resend(retired, CODE, never_made, 0.0, None)
+
+        assert opened.client.is_connected(broker.address)
+        assert opened.client._retiring == set()
 
 
 def never_made(opaque: int) -> Frame:
