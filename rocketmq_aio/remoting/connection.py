@@ -313,9 +313,6 @@ class Connection(asyncio.BufferedProtocol):
             self.loss = f"closed by the peer ({exc})" if exc else self._closed_reason()
         self.usable = False
         self._transport = None
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-        self._late.clear()
         self.resume_writing()
         pending, self._pending = self._pending, {}
         kind = UnansweredClosedError if self._is_closed else ConnectionLostError
@@ -340,13 +337,12 @@ class Connection(asyncio.BufferedProtocol):
         return "closed by the peer"
 
     def pause_writing(self) -> None:
-        if self._writable is None:
-            self._writable = self._loop.create_future()
+        self._writable = self._loop.create_future()
         self._must_wait = True
 
     def resume_writing(self) -> None:
         writable, self._writable = self._writable, None
-        if writable is not None and not writable.done():
+        if writable is not None:
             writable.set_result(None)
         self._wake_waiters()
 
@@ -464,8 +460,6 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(reason)
         if self._pending:
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-        if self._must_wait or not self.usable:
-            self._wake_waiters()
 
     def _note_progress(self, now: float) -> None:
         """Record since when the same frame has been incomplete; costs nothing per received byte."""

@@ -343,6 +343,24 @@ async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -
         assert wire.lost == 1
 
 
+@pytest.mark.parametrize("end", ["loss", "timeout"])
+async def test_a_request_cancelled_in_the_turn_of_its_end_does_not_change_that_of_others(
+    end: str,
+) -> None:
+    async with Wire() as wire:
+        cancelled, other = wire.ask(timeout=0.0), wire.ask(timeout=0.02)
+        await settle()
+        cancelled.cancel()
+        if end == "loss":
+            wire.connection.connection_lost(None)
+        else:
+            wire.connection._sweep()
+
+        error = ConnectionLostError if end == "loss" else RequestTimeoutError
+        assert isinstance(await outcome(other), error)
+        assert wire.lost == (end == "loss")
+
+
 async def test_requests_after_the_end_of_the_stream_count_as_not_sent() -> None:
     async with Wire() as wire:
         before = wire.ask()
@@ -454,6 +472,15 @@ async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> 
             await wire.connection.send_oneway(34, frame, 0.01)
 
         assert [command.code for command in wire.written] == [30, 34]
+        leaving, staying = (
+            asyncio.ensure_future(wire.connection.send_oneway(34, frame, 60.0)) for _ in range(2)
+        )
+        await settle()
+        leaving.cancel()
+        await settle()
+        assert not staying.done()
+        wire.connection.resume_writing()
+        await staying
         holder.cancel()
 
 
@@ -528,10 +555,12 @@ async def test_a_timeout_does_not_abort_a_connection_that_receives() -> None:
         quick = wire.ask()
         await settle()
         error = await outcome(slow)
+        wire.connection._silent_since -= 2 * connection_module.SILENCE_SECONDS
         wire.answer(wire.written[1])
 
         assert isinstance(error, RequestTimeoutError)
         assert (await quick).code == 0
+        assert isinstance(await outcome(wire.request(timeout=0.02)), RequestTimeoutError)
         assert wire.connection.usable
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -122,18 +123,26 @@ async def test_an_incomplete_unexpected_response_aborts_the_connection(
         assert "no complete frame" in str(wire.connection.loss)
 
 
-@pytest.mark.parametrize("came", [1, 7, 12], ids=["length", "prefix", "header"])
-async def test_an_incomplete_header_ends_the_connection(
-    monkeypatch: pytest.MonkeyPatch, came: int
+@pytest.mark.parametrize(
+    "received",
+    [
+        *(lambda frame, came=came: frame[:came] for came in (1, 7, 12)),
+        lambda frame: frame[:-1].replace(b"{", b"[", 1),
+    ],
+    ids=["length", "prefix", "header", "unreadable header"],
+)
+async def test_an_incomplete_or_unreadable_header_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, received: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.05)
     async with Wire() as wire:
         pull = wire.ask(timeout=60.0)
         await settle()
-        wire.receive(answer_to(wire.written[0], BODY)[:came])
+        wire.receive(received(answer_to(wire.written[0], BODY, binary=False)))
         await ask_until_lost(wire, answered=False)
 
         assert isinstance(await outcome(pull), ConnectionLostError)
+        assert "no complete frame" in str(wire.connection.loss)
 
 
 async def test_a_connection_between_two_frames_is_kept_when_requests_time_out(
@@ -161,6 +170,8 @@ async def test_a_frame_is_timed_from_its_own_beginning(monkeypatch: pytest.Monke
             await times_out(wire, 1)
             wire.receive(frame[-1:])
             wire.connection._stuck_since -= 59.0
+        wire.connection._stuck_since -= 60.0
+        await times_out(wire)  # none is incomplete now
 
         assert wire.connection.usable
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from rocketmq_aio.errors import ConnectionLostError, NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.remoting.connection import ADMIT_AT_ONCE, WRITE_HIGH_BYTES
@@ -14,14 +16,16 @@ from tests.unit.remoting.wire import Wire, outcome
 BIG = bytes(64 * 1024)
 
 
-async def test_unanswered_requests_are_limited() -> None:
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_unanswered_requests_are_limited(at_once: int) -> None:
     async with Wire(max_in_flight=3) as wire:
-        asked = [wire.ask() for _ in range(10)]
+        asked = [wire.ask() for _ in range(12)]
         most = 0
-        for served in range(10):
+        for served in range(0, 12, at_once):
             await settle()
             most = max(most, wire.connection.in_flight)
-            wire.answer(wire.written[served])
+            for request in wire.written[served : served + at_once]:
+                wire.answer(request)
         await asyncio.gather(*asked)
 
         assert most == 3
@@ -58,14 +62,18 @@ async def test_requests_about_a_membership_do_not_wait_for_long_polls() -> None:
 
 async def test_requests_about_a_membership_wait_for_a_peer_that_does_not_read() -> None:
     async with Wire() as wire:
+        before = wire.ask()
+        await settle()
         wire.connection.pause_writing()
+        wire.answer(wire.written[0])
+        await before
         commit = wire.ask(b"commit", code=RequestCode.UPDATE_CONSUMER_OFFSET)
         await settle()
-        assert wire.written == []
+        assert len(wire.written) == 1
         wire.connection.resume_writing()
         await settle()
 
-        wire.answer(wire.written[0])
+        wire.answer(wire.written[1])
         await commit
 
 

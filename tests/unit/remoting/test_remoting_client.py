@@ -351,6 +351,7 @@ async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
             await asyncio.wait_for(opened.ask(broker.address, timeout=0.05), 15)
 
         assert caught.value.code == CODE
+        assert opened.unreachable == [broker.address]
 
 
 async def test_the_default_deadline_is_the_configured_one() -> None:

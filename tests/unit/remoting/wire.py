@@ -37,7 +37,7 @@ class MemoryTransport(asyncio.Transport):
         if self._stalled:
             self.unsent += len(data)
             self.most_unsent = max(self.most_unsent, self.unsent)
-            if self.unsent > self._high:
+            if self.unsent > self._high >= self.unsent - len(data):
                 self._connection.pause_writing()
 
     def stall(self) -> None:
