@@ -94,7 +94,8 @@ async def test_a_send_that_is_compressed_at_its_deadline_is_not_sent(
 
 async def test_the_threads_end_with_the_producer() -> None:
     async with open_producer() as env:
-        await env.producer.send(Message("orders", LARGE))
+        for _ in range(2):
+            await env.producer.send(Message("orders", LARGE), timeout_seconds=10)
         threads = _threads()
         assert threads
     for thread in threads:
@@ -206,6 +207,16 @@ async def test_one_thread_is_enough_when_no_more_can_be_started(
 
         assert len(_threads()) == 1
         assert all(len(body) < len(LARGE) for body in env.bodies())
+
+
+async def test_the_result_of_a_cancelled_send_does_not_keep_those_of_others() -> None:
+    pool, loop = CompressionPool(), asyncio.get_running_loop()
+    cancelled, other = loop.create_future(), loop.create_future()
+    cancelled.cancel()
+    pool._done.extend([(cancelled, None), (other, None)])
+    pool._set_results()
+
+    assert other.done()
 
 
 async def test_a_closed_pool_starts_no_threads() -> None:

@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
+from rocketmq_aio.instance import routes
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
@@ -30,6 +31,7 @@ from rocketmq_aio.producer.queue_selectors import (
     SelectByRandom,
     select_by_hash,
 )
+from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.unit.producer.producer_env import (
     ORDER,
@@ -112,13 +114,17 @@ async def test_the_key_is_stored_as_a_property(env: ProducerEnv) -> None:
     assert found == ["k 1"] * 3
 
 
-async def test_keys_stay_with_a_broker_that_leaves_the_route() -> None:
+async def test_keys_stay_with_a_broker_that_leaves_the_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "MISSING_SECONDS", 0.0)
     async with open_producer(brokers=2, config=ProducerConfig(retries=0)) as env:
         before = await queues_of_keys(env)
         gone = env.brokers[1]
-        await stopped(env, gone)
         env.cluster.name_server.unregister(gone)
         await renewed(env)
+        assert await queues_of_keys(env) == before  # at its last address
+        await stopped(env, gone)
 
         there = [key for key in KEYS if before[key].broker_name != gone.name]
         for key in there:
@@ -131,6 +137,19 @@ async def test_keys_stay_with_a_broker_that_leaves_the_route() -> None:
         await renewed(env)
 
         assert await queues_of_keys(env) == before
+
+
+async def test_keys_keep_their_queues_until_the_topic_is_no_longer_used(env: ProducerEnv) -> None:
+    await queues_of_keys(env)
+    selection = env.producer._selection
+    (sharded,) = selection.sharded.values()
+    selection.forget_unused(())  # its route is missing at the moment
+    sharded.publish.used_at -= 2 * UNUSED_SECONDS
+    selection.forget_unused(("orders",))
+
+    assert list(selection.sharded.values()) == [sharded]
+    selection.forget_unused(())
+    assert selection.sharded == {}
 
 
 async def test_new_queues_do_not_move_keys() -> None:
@@ -296,7 +315,7 @@ async def test_queue_selector_and_key_exclude_each_other(env: ProducerEnv) -> No
         await env.producer.send(keyed("a"), sharding_key="b")
 
 
-@pytest.mark.parametrize("key", ["", " ", 5, "a\x01b", "a\x02", b"a"])
+@pytest.mark.parametrize("key", ["", " ", 5, "a\x01b", "a\x02", b"a", ["a"]])
 async def test_an_invalid_key_is_rejected(key: str) -> None:
     with pytest.raises(InvalidMessageError):
         Message("orders", b"x", sharding_key=key)

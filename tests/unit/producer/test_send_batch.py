@@ -243,14 +243,19 @@ async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(
         assert len(env.broker.messages("orders", 1)) == len(first) + len(stored)
 
 
-async def test_a_retried_batch_keeps_the_ids_of_its_messages(env: ProducerEnv) -> None:
-    held = env.broker.faults.hold(SEND_BATCH)
-    sending = asyncio.create_task(env.producer.send_batch(orders(3), timeout_seconds=5))
+async def test_a_retried_batch_keeps_its_queue_and_the_ids_of_its_messages(
+    two_brokers: ProducerEnv,
+) -> None:
+    env = two_brokers
+    held = env.broker.faults.hold(SEND_BATCH, broker=env.broker.name)
+    sending = asyncio.create_task(
+        env.producer.send_batch(orders(3), queue=env.queue(1), timeout_seconds=5)
+    )
     await held.wait(1)
     for connection in list(env.broker.connections.values()):
         connection.reset()
     results = await sending
-    stored = env.broker.messages("orders")
+    stored = env.broker.messages("orders", 1)
 
     assert len(stored) == 6
     assert {each.properties["UNIQ_KEY"] for each in stored} == {each.message_id for each in results}

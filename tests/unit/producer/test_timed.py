@@ -26,7 +26,13 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.patience import PATIENCE_SECONDS
-from tests.unit.producer.producer_env import ProducerEnv, open_producer, record_timeouts, stopped
+from tests.unit.producer.producer_env import (
+    SEND,
+    ProducerEnv,
+    open_producer,
+    record_timeouts,
+    stopped,
+)
 from tests.unit.remoting.until import until
 
 LATER = Message("orders", b"later", delay_seconds=3600)
@@ -120,6 +126,7 @@ async def test_among_mixed_versions_only_brokers_from_5_get_delayed_messages(
     two_brokers: ProducerEnv,
 ) -> None:
     two_brokers.brokers[0].version = VERSIONS["4.9.7"]
+    two_brokers.broker.faults.refuse(SEND, 2, "busy", times=2, broker="broker-b")  # is sent again
     results = await asyncio.gather(*(two_brokers.producer.send(LATER) for _ in range(8)))
 
     assert {each.queue.broker_name for each in results} == {"broker-b"}
