@@ -55,7 +55,6 @@ class BackgroundTasks:
         self._host: asyncio.Task[None] | None = None
         # By the id of the call: asyncio would warn of a coroutine that nothing awaits.
         self._not_begun: dict[int, Coroutine[Any, Any, None]] = {}
-        self._opened = False
         self._close_called = False
 
     @property
@@ -121,7 +120,6 @@ class BackgroundTasks:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                self._opened = True
                 if not ready.done():
                     ready.set_result(None)
                 await closing
@@ -140,7 +138,7 @@ class BackgroundTasks:
                 closing.set_result(None)
                 if not self._close_called:
                     cause = cause or RuntimeError(f"the tasks of {self._name} ended unexpectedly")
-            if cause is not None and self._opened:
+            if cause is not None:
                 self._on_failure(cause)
 
 

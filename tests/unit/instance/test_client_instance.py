@@ -8,8 +8,10 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
 from typing import ClassVar, Self
 
+import anyio
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
@@ -175,6 +177,7 @@ async def test_every_call_raises_after_a_background_task_failed(
             async def fail(*_: object, **_options: object) -> None:
                 raise LookupError("a bug")
 
+            reply = client.replies.expect("id", monotonic() + 60)
             with caplog.at_level(logging.ERROR, "rocketmq_aio"):
                 monkeypatch.setattr(client.routes, "refresh", fail)
                 await until(lambda: client.failure)
@@ -187,6 +190,9 @@ async def test_every_call_raises_after_a_background_task_failed(
                 await PlainClient(client, "late").start()
             with pytest.raises(ClosedError, match=r"the client failed: LookupError\('a bug'\)"):
                 await client.name_servers.route("orders")  # as one that waits
+            with pytest.raises(ClosedError, match="the client failed"):
+                await reply
+            client.replies.forget("id")
 
         assert "background_task_failed" in caplog.text
 
@@ -220,6 +226,44 @@ async def test_members_leave_on_every_broker_they_are_connected_to() -> None:
             (left,) = broker.requests_of(UNREGISTER)
             assert left.ext_fields()["consumerGroup"] == "billing"
             assert broker.members.groups == {}
+
+
+async def test_a_member_leaves_although_the_time_of_its_close_is_over() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster)) as client,
+        ConsumerClient(client, "billing") as member,
+    ):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await client.unregister_consumer(member)
+
+        assert cluster.broker.members.groups == {}
+
+
+async def test_a_member_leaves_after_the_heartbeat_in_flight_which_would_register_it() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster)) as client,
+    ):
+        member = ConsumerClient(client, "billing")
+        await member.start()
+        held = cluster.faults.hold(HEART_BEAT)
+        beating = asyncio.create_task(client.heartbeats.send_all("billing"))
+        await held.wait(1)
+        lock = client.heartbeats.lock(cluster.broker.address)
+        before = lock.statistics().tasks_waiting
+        leaving = asyncio.create_task(member.close())
+        await until(
+            lambda: (
+                lock.statistics().tasks_waiting > before or cluster.broker.requests_of(UNREGISTER)
+            )
+        )
+
+        assert cluster.broker.requests_of(UNREGISTER) == []
+        held.release()
+        await asyncio.wait([beating, leaving])
+        assert cluster.broker.members.groups == {}
 
 
 @asynccontextmanager

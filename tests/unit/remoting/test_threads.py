@@ -99,6 +99,8 @@ async def test_what_ends_coroutines_fails_the_call(kind: type[BaseException]) ->
     async with asyncio.timeout(15):
         with pytest.raises(RuntimeError) as caught:
             await run_in_thread(None, run)
+        with pytest.raises(LookupError):  # any other is raised as it is
+            await run_in_thread(None, {}.__getitem__, kind)
 
     assert isinstance(caught.value.__cause__, kind)
 
