@@ -365,16 +365,14 @@ class MessageStore:
 
         They get its offsets there.
         """
-        names = message.properties[LMQ_NAMES].split(",")
-        light = tuple(dict.fromkeys(name for name in names if name.startswith(LMQ_PREFIX)))
         barred = self._is_5 and message.topic.startswith(WITHOUT_LIGHT_QUEUES)
-        if not self.fills_light_queues or barred or not light:
+        if barred or not self.fills_light_queues:
             return (), properties
-        queues = [self.light_queues.setdefault(name, QueueLog()) for name in light]
-        ends = {name: str(queue.max_offset) for name, queue in zip(light, queues, strict=True)}
-        offsets = {LMQ_OFFSETS: ",".join(ends.get(name, "") for name in names)}
+        names = message.properties[LMQ_NAMES].split(",")
+        queues = {name: self.light_queues.setdefault(name, QueueLog()) for name in names}
+        offsets = {LMQ_OFFSETS: ",".join(str(queues[name].max_offset) for name in names)}
         numbered = replace(message, properties=message.properties | offsets)
-        return light, self.encode_properties(numbered)
+        return tuple(queues), self.encode_properties(numbered)
 
     def _put_light(self, name: str, stored: StoredMessage) -> None:
         queue = self.light_queues[name]

@@ -178,8 +178,9 @@ async def light_queues_have_store_times_and_committed_offsets(env: CaseEnv) -> N
 async def messages_of_a_batch_go_into_no_light_queue(env: CaseEnv) -> None:
     named = {NAMES: light(env).topic}
     body = batch_of((b"one", {"UNIQ_KEY": "A"} | named), (b"two", {"UNIQ_KEY": "B"} | named))
+    header = send_header(env, batch=True, properties=encode_properties(named))
     async with env.client() as client:
-        assert (await client.ask(send_header(env, batch=True), body)).code == 0
+        assert (await client.ask(header, body)).code == 0
         batch = await everything(client, env, 2)
         await send_light(client, env, "a")
         (single,) = await everything(client, light(env), 1)
@@ -281,6 +282,7 @@ async def light_queues_are_described_like_topics(env: CaseEnv) -> None:
         of_topic, of_group = {"topic": of.topic}, {"consumerGroup": env.group, "topic": ""}
         stats = await body_of(client, RequestCode.GET_TOPIC_STATS_INFO, of_topic)
         progress = await body_of(client, RequestCode.GET_CONSUME_STATS, of_group)
+        every = await body_of(client, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
         groups = await body_of(client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, of_topic)
         by_key = await client.ask(
             QueryMessage(
@@ -292,6 +294,8 @@ async def light_queues_are_described_like_topics(env: CaseEnv) -> None:
     (ends,), (lag,) = stats["offsetTable"].values(), progress["offsetTable"].values()
     assert (ends["minOffset"], ends["maxOffset"]) == (0, 3)
     assert (lag["brokerOffset"], lag["consumerOffset"]) == (3, 2)
+    [[listed]] = [each[env.group] for each in every["consumeStatsList"] if env.group in each]
+    assert listed["offsetTable"].keys() == progress["offsetTable"].keys()
     assert (groups, by_key.code) == ({"groupList": [env.group]}, 22)
     assert config.code == (0 if env.is_5 else 3)
 

@@ -54,6 +54,15 @@ def test_a_stored_message_can_be_stored_again() -> None:
     assert (again.born_host, again.reconsume_times) == (("127.0.0.9", 99), 3)
 
 
+def test_the_properties_of_a_message_in_a_topic_with_a_long_name_are_read() -> None:
+    store = store_of()
+    for name in ("r" * 127, "r" * 128, "r" * 300):
+        store.create_topic(name, 1)
+        message = NewMessage(topic=name, queue_id=0, body=b"", properties={"TAGS": "t"})
+
+        assert store.append(message).tag == "t"
+
+
 def test_the_oldest_messages_of_all_queues_are_deleted_first() -> None:
     store = store_of(max_bytes=64 * KIB)
     for number in range(200):
