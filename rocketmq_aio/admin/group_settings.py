@@ -65,7 +65,8 @@ def check_settings(settings: GroupSettings) -> None:
     """Raise ConfigError if a setting is unknown, or its value invalid."""
     for name, value in settings.items():
         if name not in WIRE_NAMES:
-            raise ConfigError(name, value, "a group has no such setting")
+            known = ", ".join(WIRE_NAMES)
+            raise ConfigError(name, value, f"a group has no such setting: expected one of {known}")
         if name in COUNTS:
             checked_count(name, value, least=0, most=MAX_INT)
 

@@ -41,7 +41,8 @@ def checked(settings: TopicSettings) -> TopicSettings:
     """Return *settings* with ``queues`` replaced; ConfigError if a setting is invalid."""
     for name, value in settings.items():
         if name not in TopicSettings.__annotations__:
-            raise ConfigError(name, value, "a topic has no such setting")
+            known = ", ".join(TopicSettings.__annotations__)
+            raise ConfigError(name, value, f"a topic has no such setting: expected one of {known}")
         if name.endswith("queues"):
             checked_count(name, value, most=MAX_QUEUES)
     for name, text in settings.get("attributes", {}).items():

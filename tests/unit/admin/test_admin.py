@@ -1058,6 +1058,8 @@ async def test_a_proxy_that_refuses_administration_is_named_as_the_cause(
     [
         ("attributes", lambda admin: admin.create_topic(TOPIC, attributes=None)),
         ("attributes", lambda admin: admin.groups.update(GROUP, attributes={"a": 1})),
+        ("queue", lambda admin: admin.topics.update(TOPIC, queue=5)),
+        ("consume_in_order", lambda admin: admin.groups.update(GROUP, consume_in_order=True)),
         ("brokers", lambda admin: admin.topics.update(TOPIC, brokers=5)),
         ("cluster", lambda admin: admin.topics.list(cluster=b"c")),
         ("configs", lambda admin: admin.topics.put([1])),
