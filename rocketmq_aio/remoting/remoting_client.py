@@ -225,8 +225,6 @@ class RemotingClient:
         if not has_port(address):
             return NO_MASTER_SECONDS
         until, _ = self._retry_at.get(address, (0.0, ""))
-        if not until or self.is_connected(address):
-            return 0.0
         return max(0.0, until - asyncio.get_running_loop().time())
 
     def forget(self, addresses: set[str]) -> None:

@@ -39,7 +39,7 @@ from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.broker import FakeBroker
 from tests.fakes.name_server import FakeNameServer
 from tests.unit.remoting.clients import open_client
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 NOT_READY = Response(1, remark="name server not ready")
@@ -150,6 +150,7 @@ async def test_a_dead_server_is_passed_over_at_once_and_the_next_one_stays_chose
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         await first.stop()
         await asyncio.wait_for(name_servers.route("orders"), 15)
+        assert name_servers.backoff_left() == 0.0
         await first.start()
         await name_servers.route("orders")
 
@@ -445,6 +446,28 @@ async def test_a_changed_list_is_used_and_leaves_no_connection_behind() -> None:
 
         assert (asked(old), asked(new)) == (1, 1)
         await old.wait_for_connections(0)
+
+
+async def test_a_list_of_the_same_servers_keeps_the_preferred_one() -> None:
+    async with (
+        FakeAddressServer("127.0.0.1:10001;127.0.0.1:10002") as address_server,
+        asking(address_server.url) as name_servers,
+    ):
+        before = name_servers.addresses
+        address_server.addresses = ";".join(reversed(before))
+        await name_servers.refresh()
+
+        assert name_servers.addresses == before
+
+
+async def test_a_list_is_not_fetched_again_at_once_when_no_server_of_it_responds() -> None:
+    async with asking("127.0.0.1:10001") as name_servers:
+        name_servers._moved.set()
+        waiting = asyncio.create_task(name_servers.wait_until_due(60.0))
+        await settle()
+
+        assert not waiting.done()
+        waiting.cancel()
 
 
 async def test_a_list_is_fetched_early_when_no_server_of_it_responds(

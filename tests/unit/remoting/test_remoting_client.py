@@ -24,7 +24,7 @@ from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, JSON_HEAD
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting import dial, remoting_client as client_module
-from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, Backoff
+from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, NO_MASTER_SECONDS, Backoff, NoMasterError
 from rocketmq_aio.remoting.connection import Connection, Frame
 from tests.fakes.broker import FakeBroker
 from tests.fakes.misbehaviour import HTTP_PAGE, NO_JSON
@@ -116,6 +116,14 @@ async def test_a_peer_that_never_sends_a_frame_is_not_tried_again_at_once(respon
         assert len(broker.connects) == 1
 
 
+async def test_a_broker_without_a_master_has_a_backoff_until_routes_are_refreshed() -> None:
+    async with open_client() as opened:
+        with pytest.raises(NoMasterError):
+            await opened.ask("broker-a")
+
+        assert opened.client.backoff_left("broker-a") == NO_MASTER_SECONDS
+
+
 async def test_lost_and_refused_connections_are_reported_as_unreachable() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.handle(CODE, Response(), times=None)
@@ -185,6 +193,8 @@ async def test_a_server_that_comes_back_is_used_again_soon() -> None:
             await opened.ask(broker.address)
         async with broker:
             await until_done(lambda: succeeds(opened.ask(broker.address)))
+        await until(lambda: not opened.client.is_connected(broker.address))
+        assert opened.client._backoff == {}  # the next failure is a first one
     assert LONGEST_SECONDS <= 2
 
 
