@@ -182,7 +182,7 @@ class NameServers:
                         await self._wait(poll, HEDGE_SECONDS)
                         # As many as are silent: the waits of a long list must not add up.
                         begun, before_wait = 0, len(poll.pending)
-                if poll.successes and not every:
+                if poll.successes:
                     break
             while self._should_wait(poll, every=every):
                 await self._wait(poll, HEDGE_SECONDS if poll.has_response else None)

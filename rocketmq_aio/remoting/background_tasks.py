@@ -130,14 +130,11 @@ class BackgroundTasks:
         except BaseException as error:
             cause = first_cause(error)
             logger.exception("background_task_failed", host=self._name, exc_info=cause)
-        finally:
-            self._group = None
+        finally:  # `closing` is done: anyio cancels it when it ends the group, also silently
             for task in self._not_begun.values():  # cancelled before their first step
                 task.close()
-            if not closing.done():
-                closing.set_result(None)
-                if not self._close_called:
-                    cause = cause or RuntimeError(f"the tasks of {self._name} ended unexpectedly")
+            if not self._close_called:
+                cause = cause or RuntimeError(f"the tasks of {self._name} ended unexpectedly")
             if cause is not None:
                 self._on_failure(cause)
 

@@ -144,6 +144,8 @@ async def test_a_proxy_is_known_by_its_routes_and_its_unknown_topics() -> None:
         assert not await name_servers.find_proxies("nothing")
         server.is_proxy = True
         assert await name_servers.find_proxies("nothing")
+        await name_servers.request(GetClusterInfo())  # its response has no region
+        assert name_servers.are_proxies
 
 
 async def test_a_dead_server_is_passed_over_at_once_and_the_next_one_stays_chosen() -> None:
@@ -307,6 +309,24 @@ async def test_a_suspect_is_requested_if_no_other_server_answers() -> None:
         await other.stop()
 
         assert (await asyncio.wait_for(name_servers.route("orders"), 15)).queue_datas
+        assert not name_servers._is_suspect(silent.address)  # it answers again
+
+
+async def test_servers_that_need_not_know_the_same_are_all_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    doubt_after(60.0, monkeypatch)
+    async with servers(3) as made, asking(joined(made)) as name_servers:
+        await made[0].stop()
+        held = made[1].faults.hold("route")
+        routes = asyncio.create_task(name_servers.routes("orders"))
+        await held.wait(1)
+        await made[2].wait_for(ROUTE)
+        await name_servers._remoting.request(made[2].address, GetClusterInfo())  # after the route
+        held.release()
+
+        assert len(await routes) == 2
+        assert len(await name_servers.request_all(GetClusterInfo())) == 2
 
 
 @pytest.mark.usefixtures("doubtful")

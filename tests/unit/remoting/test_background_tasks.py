@@ -157,6 +157,21 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_coroutine(
     assert [str(each.message) for each in recwarn] == []
 
 
+async def test_host_fails_when_foreign_code_cancels_a_task_before_it_begins() -> None:
+    failures = Failures()
+    host = host_of(failures)
+    await host.start()
+    before = others()
+    host.spawn(forever, name="forever")
+    (spawned,) = others() - before
+    spawned.cancel()
+    await until(lambda: not others())
+
+    assert [str(each) for each in failures] == ["the tasks of test ended unexpectedly"]
+    assert host.is_ending
+    await host.close()
+
+
 # --- exceptions that leak into tasks of the host
 
 
