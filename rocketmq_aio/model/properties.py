@@ -37,7 +37,7 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 INNER_NUM: Final = "INNER_NUM"
 LMQ_NAMES: Final = "INNER_MULTI_DISPATCH"  # the light message queues of a message, by commas
 # Brokers make a folder of each; a name without the prefix before another one stops 5.5.0.
-LMQ_NAMES_RULE: Final = "^%LMQ%[^/,]+(,%LMQ%[^/,]+)*$"
+LMQ_LIST: Final = re.compile(r"^%LMQ%[^/,]+(,%LMQ%[^/,]+)*$")
 LITE_TOPIC: Final = "__LITE_TOPIC"  # its lite topic, a light message queue of 5.5
 LMQ_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offset in each of them; set by the broker
 
@@ -124,7 +124,7 @@ def _check_property(topic: str, name: str, value: str) -> None:
         reason = f"property {repr_of(name)} has a blank name, or an empty value (brokers drop such)"
         raise InvalidMessageError(topic, reason)
     queues = value.split(",")  # only LMQ_NAMES is left; 5.5.0 counts a name that is there twice
-    if not re.match(LMQ_NAMES_RULE, value) or len(set(queues)) < len(queues):
+    if not LMQ_LIST.match(value) or len(set(queues)) < len(queues):
         reason = f"property {name!r}: different names of light message queues begin with %LMQ% "
         raise InvalidMessageError(topic, f"{reason}and hold no slash: {repr_of(value)}")
 

@@ -15,8 +15,8 @@ from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
     LIGHT,
+    LMQ_LIST,
     LMQ_NAMES,
-    LMQ_NAMES_RULE,
     MAX_PRIORITY,
     PRIORITY,
     RESERVED,
@@ -310,7 +310,7 @@ class _RowEncoder:
             self._check_text("properties", each, parents)
         is_light = pc.is_in(names, value_set=LIGHT_NAMES)
         if pc.any(is_light).as_py():
-            valid = pc.match_substring_regex(texts, f"^$|{LMQ_NAMES_RULE}")
+            valid = pc.match_substring_regex(texts, f"^$|{LMQ_LIST.pattern}")
             reason = f"property {LMQ_NAMES}: light message queues begin with %LMQ%, hold no slash"
             self._reject(pc.and_not(pc.equal(names, LMQ_NAMES), valid), reason, parents)
             rows = pa.array(range(len(maps)), parents.type)

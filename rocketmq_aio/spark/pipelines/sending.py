@@ -14,8 +14,8 @@ from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.properties import (
     KEYS,
+    LMQ_LIST,
     LMQ_NAMES,
-    LMQ_NAMES_RULE,
     PRIORITY,
     RESERVED,
     SHARDING_KEY,
@@ -111,7 +111,7 @@ def user_properties(*excluded: str) -> Column:
     dropped = [*sorted(RESERVED), *excluded]
 
     def keep(name: Column, value: Column) -> Column:
-        invalid = (name == LMQ_NAMES) & ~value.rlike(LMQ_NAMES_RULE)  # the sink rejects it
+        invalid = (name == LMQ_NAMES) & ~value.rlike(LMQ_LIST.pattern)  # the sink rejects it
         return ~name.isin(dropped) & (F.trim(name) != "") & (value != "") & ~invalid
 
     return F.map_filter("properties", keep)
