@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
+import os
 import socket
 import ssl
 from collections import deque
@@ -42,6 +44,7 @@ from rocketmq_aio.remoting.fork import reset_after_fork
 R = TypeVar("R")
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 1024
+FREE_PORT_TRIES: Final = 3
 MAX_ERRORS: Final = 100
 # From Python 3.12.1 on, a closed server also waits for TLS handshakes, which may never end.
 HANDSHAKE_SECONDS: Final = 1.0
@@ -222,17 +225,32 @@ class EmbeddedServer:
     async def _start(self) -> None:
         await self._closed()
         self._frozen = False
-        try:
-            servers = await self._listen(self.port or self._preferred_port)
-        except OSError:
-            if self.port or not self._preferred_port:
-                raise
-            servers = await self._listen(0)
-        self._servers = servers
-        for server in servers:
-            if self._servers is servers:  # else it was killed meanwhile
-                await server.start_serving()
+        ports = [self.port] if self.port else [self._preferred_port, *[0] * FREE_PORT_TRIES]
+        while ports:
+            try:
+                await self._serve(ports.pop(0))
+                break
+            except OSError:
+                self._shut(reset=False)
+                if not ports:
+                    raise
+                self.port = 0
         reset_after_fork(self)
+
+    async def _serve(self, port: int) -> None:
+        servers = self._servers = await self._listen(port)
+        for number, server in enumerate(list(servers)):
+            if self._servers is not servers:
+                return  # it was killed meanwhile
+            try:
+                await server.start_serving()
+                if not _listens(server):
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            except OSError:  # another socket that had the port, too, listens now
+                servers.remove(server)
+                server.close()
+                if number == 0:
+                    raise
 
     async def _listen(self, port: int) -> list[asyncio.Server]:
         """Return what listens on *port*, or on any free one if it is 0."""
@@ -467,6 +485,11 @@ class EmbeddedServer:
                 connection.close()
         elif isinstance(outcome, Close):
             (connection.reset if outcome.reset else connection.close)()
+
+
+def _listens(server: asyncio.Server) -> bool:
+    """Whether it listens; uvloop only logs that it cannot, and closes the socket or has None."""
+    return all(each and each.fileno() >= 0 for each in server.sockets)
 
 
 def _close(server: asyncio.Server) -> None:

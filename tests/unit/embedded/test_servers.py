@@ -276,6 +276,31 @@ async def test_free_ports_are_tried_until_a_vip_port_is_free(
             assert (await client.ask(MAX_OFFSET)).code == 0
 
 
+@pytest.mark.parametrize("vip", [False, True])
+async def test_a_port_that_another_socket_listens_at_first_is_not_used(
+    vip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = EmbeddedBroker._bind
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # both can bind, one listens
+        other.bind(("127.0.0.1", 0))
+        taken = other.getsockname()[1]
+
+        async def bound(self: EmbeddedBroker, port: int) -> asyncio.Server:
+            server = await bind(self, port)
+            if port == taken:
+                other.listen()
+            return server
+
+        monkeypatch.setattr(EmbeddedBroker, "_bind", bound)
+
+        async with EmbeddedBroker(preferred_port=taken + VIP_OFFSET * vip) as broker:
+            assert (broker.port == taken + VIP_OFFSET) is vip
+            assert len(broker._servers) == (1 if vip else 2)
+            async with RawClient(broker.address) as client:
+                assert (await client.ask(MAX_OFFSET)).code == 0
+
+
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_cancelled_start_of_a_broker_keeps_no_port(turns: int) -> None:
     async with EmbeddedBroker() as broker:
