@@ -489,7 +489,7 @@ class EmbeddedServer:
 
 def _listens(server: asyncio.Server) -> bool:
     """Whether it listens; uvloop only logs that it cannot, and closes the socket or has None."""
-    return all(each and each.fileno() >= 0 for each in server.sockets)
+    return all(each is not None and each.fileno() >= 0 for each in server.sockets)
 
 
 def _close(server: asyncio.Server) -> None:
