@@ -257,6 +257,11 @@ class End(asyncio.Transport):
         self.protocol.connection_lost(error)
 
 
+class ListeningSocket(FakeSocket):
+    def fileno(self) -> int:
+        return self.address[1]
+
+
 class FakeServer:
     """A listening socket."""
 
@@ -264,7 +269,7 @@ class FakeServer:
         self.make = make
         self.context = current_context()
         self.network = network
-        self.sockets = (FakeSocket(("127.0.0.1", port)),)
+        self.sockets = (ListeningSocket(("127.0.0.1", port)),)
 
     @property
     def port(self) -> int:
