@@ -231,9 +231,9 @@ class EmbeddedServer:
                 await self._serve(ports.pop(0))
                 break
             except OSError:
-                self._shut(reset=False)
                 if not ports:
-                    raise
+                    raise  # the caller closes what listens
+                self._shut(reset=False)
                 self.port = 0
         reset_after_fork(self)
 
