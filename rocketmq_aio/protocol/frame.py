@@ -79,15 +79,14 @@ class FrameDecoder:
         """Whether an incomplete frame is buffered."""
         return bool(self._prefix)
 
-    def unfinished(self) -> tuple[int, bytes, bytes] | None:
-        """Return header encoding, header and partial body of the incomplete frame.
+    def unfinished_header(self) -> tuple[int, bytes] | None:
+        """Return header encoding and header of the incomplete frame; None if not yet received."""
+        return None if self._header is None else (self._prefix[4], self._header)
 
-        None if its header is incomplete.
-        """
-        if self._header is None:
-            return None
-        received = self._part.getvalue() if self._body is None else self._body[: self._filled]
-        return self._prefix[4], self._header, bytes(received)
+    def unfinished_body(self) -> bytes:
+        """Return what is received of the body of the incomplete frame."""
+        body = self._part.getvalue() if self._body is None else self._body[: self._filled]
+        return bytes(body)
 
     def trim(self, *, idle: bool) -> None:
         """Release the memory kept for large bodies, if unused since the last call or if *idle*."""

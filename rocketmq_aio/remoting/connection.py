@@ -35,6 +35,8 @@ WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new reques
 SWEEP_SECONDS: Final = 0.1  # the delay of timeouts
 SILENCE_SECONDS: Final = 10.0  # since the first unanswered request, without a byte: it is gone
 STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
+SLOW_LINK_SECONDS: Final = 2.0  # from the last sign of a slow link, such as the next large response
+MAX_SLOW_SECONDS: Final = 300.0  # of one frame, and of a request after its timeout
 ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
 EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
 MAX_LATE: Final = 10_000  # responses that callers still expect after their timeout
@@ -46,6 +48,17 @@ UNLIMITED: Final = frozenset(
         *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
         *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    }
+)
+# Of consumers.  On a slow link they wait for large responses, their own or earlier ones.  After a
+# timeout, the same would be requested again, behind what still comes: nothing would ever arrive.
+# Others fail in time: they are repeated regularly, and several brokers wait for each other.
+PATIENT: Final = frozenset(
+    {
+        *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE),
+        *(RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE),
+        *(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.CONSUMER_SEND_MSG_BACK),
+        *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
     }
 )
 MAX_OPAQUE: Final = 0x7FFF_FFFF
@@ -131,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._silent_since = 0.0  # start of the first request after it that timed out
         self._stuck_at: int | None = None  # position of the incomplete frame at the last sweep
         self._stuck_since = 0.0
+        self._slow_until = 0.0  # large responses arrive over a slow link
+        self._swept_at = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -168,7 +183,8 @@ class Connection(asyncio.BufferedProtocol):
         :raises NotConnectedError: it was not sent
         :raises ConnectionLostError: it was sent, and the connection was lost
         :raises ClosedError: the client was closed; also one of the two others
-        :raises RequestTimeoutError: no response within *timeout* seconds
+        :raises RequestTimeoutError: no response within *timeout* seconds; later for one of
+            `PATIENT`, while large responses arrive over a slow link
         """
         loop = self._loop
         deadline = loop.time() + timeout
@@ -445,14 +461,17 @@ class Connection(asyncio.BufferedProtocol):
         """Fail requests past their deadline; runs only while some are unanswered."""
         self._sweep_timer = None
         now = self._loop.time()
+        self._note_progress(now)
         expired = [opaque for opaque, entry in self._pending.items() if entry[1] <= now]
+        if now < self._slow_until:
+            expired = self._without_patient(expired, now)
+        self._swept_at = now
         started = now
         for opaque in expired:
             reply, deadline, code, timeout = self._pending.pop(opaque)
             started = min(started, deadline - timeout)
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
-        self._note_progress(now)
         self._decoder.trim(idle=not self._pending)
         if expired and self._on_timeout is not None:
             self._on_timeout(self.address)
@@ -467,6 +486,25 @@ class Connection(asyncio.BufferedProtocol):
             self._stuck_at = None
         elif self._stuck_at != self._decoder.position:
             self._stuck_at, self._stuck_since = self._decoder.position, now
+        elif (
+            now - self._last_received < STUCK_FRAME_SECONDS
+            and now - self._stuck_since < MAX_SLOW_SECONDS
+            and self._is_expected(self._decoder.unfinished_header())
+        ):
+            self._slow_until = now + SLOW_LINK_SECONDS
+
+    def _without_patient(self, expired: list[int], now: float) -> list[int]:
+        """Return those of *expired* that do not wait for a slow link."""
+        pending = self._pending
+        patient = {
+            opaque: deadline
+            for opaque, (_, deadline, code, _) in pending.items()
+            if deadline <= now < deadline + MAX_SLOW_SECONDS and code in PATIENT
+        }
+        new = [opaque for opaque, deadline in patient.items() if deadline > self._swept_at]
+        if new and not self._is_slow(new[-1]):
+            return expired
+        return [opaque for opaque in expired if opaque not in patient]
 
     def _reason_to_abort(self, now: float, started: float, timed_out: int) -> str | None:
         """Return why the open connection is unusable.
@@ -491,16 +529,20 @@ class Connection(asyncio.BufferedProtocol):
 
         A frame with a wrong length swallows later responses, such as that to *timed_out*.
         """
-        frame = self._decoder.unfinished()
+        if not self._is_expected(self._decoder.unfinished_header()):
+            return False
+        body = self._decoder.unfinished_body()
+        return not any(mark in body for mark in _response_marks(timed_out))
+
+    def _is_expected(self, frame: tuple[int, bytes] | None) -> bool:
+        """Whether a frame with this encoding and header is a request or an expected response."""
         if frame is None:
             return False
-        encoding, header, body = frame
         try:
-            command = decode_command(encoding, header, b"")
+            command = decode_command(*frame, b"")
         except CodecError:
             return False
-        expected = not command.is_response or command.opaque in self._pending
-        return expected and not any(mark in body for mark in _response_marks(timed_out))
+        return not command.is_response or command.opaque in self._pending
 
 
 def _response_marks(opaque: int) -> tuple[bytes, ...]:

@@ -38,7 +38,8 @@ def fed(chunks: list[bytes], *, recycle: bool) -> tuple[Any, ...]:
             decoder.feed(memoryview(bytearray(chunk)))
         except CodecError as fault:
             return seen, fault.field, fault.position, fault.reason
-        seen.append((decoder.position, decoder.has_unfinished, decoder.unfinished()))
+        unfinished = (decoder.unfinished_header(), decoder.unfinished_body())
+        seen.append((decoder.position, decoder.has_unfinished, *unfinished))
     return (seen,)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from rocketmq_aio.errors import ConnectionLostError, RequestTimeoutError
-from rocketmq_aio.protocol.codes import RESPONSE_FLAG
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
+from rocketmq_aio.remoting.connection import PATIENT, SWEEP_SECONDS
 from tests.unit.remoting.until import settle
 from tests.unit.remoting.wire import Wire, outcome
 
@@ -92,6 +93,106 @@ async def test_a_large_expected_response_may_be_slow(
 
         assert await outcome(pull) == BODY
         assert wire.connection.usable
+
+
+# --- slow links -----------------------------------------------------------------------------------
+
+
+async def trickle(wire: Wire, frame: bytes, parts: int = 4) -> None:
+    """Receive *frame* in parts, each later than two checks of timeouts."""
+    size = -(-len(frame) // parts)
+    for at in range(0, len(frame), size):
+        await asyncio.sleep(2.5 * SWEEP_SECONDS)
+        wire.receive(frame[at : at + size])
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE])
+async def test_pulls_do_not_time_out_while_their_responses_arrive(code: int) -> None:
+    async with Wire() as wire:
+        first = wire.ask(code=code, timeout=2 * SWEEP_SECONDS)
+        second = wire.ask(code=code, timeout=2 * SWEEP_SECONDS)  # its response is behind that
+        await settle()
+        frames = [answer_to(request, BODY) for request in wire.written]
+        wire.receive(frames[0][:100])
+        await trickle(wire, frames[0][100:])
+        await trickle(wire, frames[1])
+
+        assert await outcome(first) == BODY
+        assert await outcome(second) == BODY
+
+
+@pytest.mark.parametrize("code", sorted(PATIENT))
+async def test_responses_of_a_consumer_may_be_behind_a_large_one(code: int) -> None:
+    async with Wire() as wire:
+        pull = wire.ask(code=RequestCode.PULL_MESSAGE)
+        small = wire.ask(code=code, timeout=2 * SWEEP_SECONDS)
+        await settle()
+        pulled, answered = (answer_to(request, BODY) for request in wire.written)
+        wire.receive(pulled[:100])
+        await trickle(wire, pulled[100:])
+        wire.receive(answered)
+
+        assert await outcome(pull) == await outcome(small) == BODY
+
+
+async def test_sends_time_out_although_large_responses_arrive() -> None:
+    async with Wire() as wire:
+        pull = wire.ask(code=RequestCode.PULL_MESSAGE)
+        send = wire.ask(code=RequestCode.SEND_MESSAGE_V2, timeout=4 * SWEEP_SECONDS)
+        await settle()
+        frame = answer_to(wire.written[0], BODY)
+        wire.receive(frame[:100])
+        await trickle(wire, frame[100:])
+
+        assert isinstance(await outcome(send), RequestTimeoutError)
+        assert await outcome(pull) == BODY
+
+
+async def test_pulls_time_out_once_their_response_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.5)
+    monkeypatch.setattr(connection_module, "SLOW_LINK_SECONDS", 0.5)
+    async with Wire() as wire:
+        pull = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=2 * SWEEP_SECONDS)
+        await settle()
+        frame = answer_to(wire.written[0], BODY)
+        wire.receive(frame[:100])
+        await trickle(wire, frame[100:-1])
+        assert not pull.done()
+
+        assert isinstance(await outcome(pull), RequestTimeoutError)
+        assert "no complete frame" in str(wire.connection.loss)
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
+async def test_pulls_time_out_if_a_response_is_swallowed(binary: bool) -> None:
+    async with Wire() as wire:
+        pull = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=60.0)
+        await settle()
+        wire.receive(with_wrong_length(answer_to(wire.written[0], binary=binary)))
+        swallowed = wire.ask(code=RequestCode.ACK_MESSAGE, timeout=6 * SWEEP_SECONDS)
+        await settle()
+        wire.receive(answer_to(wire.written[1], binary=binary))
+
+        assert isinstance(await outcome(swallowed), RequestTimeoutError)
+        assert not pull.done()
+
+
+async def test_neither_a_slow_frame_nor_a_request_waits_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "MAX_SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(connection_module, "SLOW_LINK_SECONDS", 0.2)
+    async with Wire() as wire:
+        pull = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=2 * SWEEP_SECONDS)
+        await settle()
+        frame = answer_to(wire.written[0], BODY)
+        for at in range(len(frame) - 1):
+            if pull.done():
+                break
+            wire.receive(frame[at : at + 1])
+            await asyncio.sleep(SWEEP_SECONDS / 2)
+
+        assert isinstance(await outcome(pull), RequestTimeoutError)
 
 
 async def test_a_large_request_of_the_peer_may_take_its_time(
