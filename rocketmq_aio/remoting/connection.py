@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -28,12 +30,17 @@ from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.remoting.waiters import WaiterQueue
 
+if sys.platform == "linux":
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+
 logger = get_logger(__name__)
 
 RECEIVE_BYTES: Final = 256 * 1024  # one reused buffer: asyncio would allocate one per read
 WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new requests wait
 SWEEP_SECONDS: Final = 0.1  # the delay of timeouts
-SILENCE_SECONDS: Final = 10.0  # since the first unanswered request, without a byte: it is gone
+SILENCE_SECONDS: Final = 10.0  # since the first unanswered request, without a byte either way
+UPLOAD_BYTES: Final = 16 * 1024  # unsent; the system of a frozen peer takes small requests
 STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
 SLOW_LINK_SECONDS: Final = 2.0  # from the last sign of a slow link, such as the next large response
 MAX_SLOW_SECONDS: Final = 300.0  # of one frame, and of a request after its timeout
@@ -145,6 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stuck_at: int | None = None  # position of the incomplete frame at the last sweep
         self._stuck_since = 0.0
         self._slow_until = 0.0  # large responses arrive over a slow link
+        self._unsent = 0  # bytes at the last sweep
+        self._taken_at = 0.0  # when a large request was being sent
         self._swept_at = 0.0
 
     @property
@@ -481,7 +490,13 @@ class Connection(asyncio.BufferedProtocol):
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _note_progress(self, now: float) -> None:
-        """Record since when the same frame has been incomplete; costs nothing per received byte."""
+        """Record since when the same frame has been incomplete, and whether the peer takes bytes.
+
+        This costs nothing per received or sent byte.
+        """
+        before, self._unsent = self._unsent, _unsent_bytes(self._transport)
+        if UPLOAD_BYTES <= self._unsent < before:
+            self._taken_at = now
         if not self._decoder.has_unfinished:
             self._stuck_at = None
         elif self._stuck_at != self._decoder.position:
@@ -516,8 +531,10 @@ class Connection(asyncio.BufferedProtocol):
             # Before it was asked, the peer may have had nothing to send.
             self._silent_after = self._last_received
             self._silent_since = max(started, self._last_received)
-        silent = now - self._silent_since
-        if silent > SILENCE_SECONDS:
+        # A proxy before the peer may still have as much as it took in this time.
+        taking = max(0.0, self._taken_at - self._silent_since)
+        silent = now - self._silent_since - taking
+        if silent > max(SILENCE_SECONDS, taking):
             return f"silent for {silent:.0f} s"
         stuck = now - self._stuck_since
         if self._stuck_at is None or stuck < STUCK_FRAME_SECONDS or self._is_slow(timed_out):
@@ -549,6 +566,20 @@ def _response_marks(opaque: int) -> tuple[bytes, ...]:
     """Return the bytes that identify a response to *opaque*, by header encoding."""
     binary = opaque.to_bytes(4, "big") + RESPONSE_FLAG.to_bytes(4, "big")
     return binary, b'"opaque":%d,' % opaque, b'"opaque":%d}' % opaque
+
+
+def _unsent_bytes(transport: asyncio.Transport | None) -> int:
+    """Return how many written bytes have not left; on Linux, those that are not acknowledged."""
+    if transport is None:
+        return 0
+    unsent = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if sys.platform == "linux" and sock is not None:
+        queued = array("i", [0])
+        with suppress(OSError):  # closed meanwhile
+            ioctl(sock.fileno(), TIOCOUTQ, queued)
+        unsent += queued[0]
+    return unsent
 
 
 def _tune(sock: socket.socket | None) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
+from typing import Final
 
 import pytest
 
 from rocketmq_aio.errors import ConnectionLostError, RequestTimeoutError, RocketMQError
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG
+from rocketmq_aio.protocol.command import Command, decode_command, encode_command
+from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.remoting import connection as connection_module
 from tests.fakes.frame_rules import with_length
 from tests.faults.lines import SHORT, line
-from tests.unit.remoting.clients import ASK, CODE
+from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import until
+
+LARGE: Final = 2 * 900_000
 
 
 async def test_lost_responses_time_out_and_keep_the_connection() -> None:
@@ -100,6 +108,41 @@ async def test_a_response_lost_in_one_direction_times_out() -> None:
         await until(lambda: len(made.broker.requests) == asked + 1, "the request")
         made.proxy.flow()
         await made.works_again()
+
+
+async def read_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each request, whose bytes are read at 320 KiB per second."""
+
+    def answer(encoding: int, header: bytes, body: bytes) -> None:
+        request = decode_command(encoding, header, body)
+        writer.write(encode_command(Command(0, request.opaque, RESPONSE_FLAG), {}))
+
+    decoder = FrameDecoder(answer, max_frame_bytes=LARGE)
+    while data := await reader.read(32 * 1024):
+        decoder.feed(data)
+        await asyncio.sleep(0.1)
+    writer.close()
+
+
+async def test_a_large_request_over_a_slow_link_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.5)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    server = await asyncio.start_server(read_slowly, sock=listening, limit=16 * 1024)
+    async with server, open_client() as opened:
+        await opened.ask(address)
+        large = asyncio.create_task(
+            opened.client.request(address, ASK, bytes(LARGE // 2), timeout=60.0)
+        )
+        while not large.done():
+            with suppress(RequestTimeoutError):
+                await opened.ask(address, timeout=0.1)
+
+        assert (await large).code == 0
+        assert len(opened.connected) == 1
 
 
 # --- memory --------------------------------------------------------------------------------------

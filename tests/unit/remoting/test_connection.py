@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterable
 
 import pytest
 
@@ -12,7 +13,13 @@ from rocketmq_aio.errors import ConnectionLostError, NotConnectedError, RequestT
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
-from rocketmq_aio.remoting.connection import MAX_OPAQUE, RECEIVE_BYTES, Connection
+from rocketmq_aio.remoting.connection import (
+    MAX_OPAQUE,
+    RECEIVE_BYTES,
+    SWEEP_SECONDS,
+    UPLOAD_BYTES,
+    Connection,
+)
 from tests.unit.costs import held_bytes
 from tests.unit.remoting.until import settle, until
 from tests.unit.remoting.wire import PEER, Wire, outcome
@@ -519,6 +526,53 @@ async def test_a_peer_silent_after_timeouts_is_aborted(monkeypatch: pytest.Monke
 
         assert isinstance(error, RequestTimeoutError)
         assert isinstance(await outcome(patient), ConnectionLostError)
+        assert "silent" in str(wire.connection.loss)
+
+
+async def send_slowly(wire: Wire, sizes: Iterable[int]) -> None:
+    """Let a stalled transport have *sizes* unsent bytes, one after another."""
+    for size in sizes:
+        wire.transport.unsent = size
+        if isinstance(await outcome(wire.request(timeout=SWEEP_SECONDS)), ConnectionLostError):
+            break
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"), [(8 * UPLOAD_BYTES, True), (UPLOAD_BYTES // 2, False)], ids=["large", "small"]
+)
+async def test_a_large_request_that_leaves_slowly_keeps_the_connection(
+    monkeypatch: pytest.MonkeyPatch, size: int, kept: bool
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.7)
+    async with Wire() as wire:
+        wire.transport.stall()
+        await send_slowly(wire, range(size, size - 100, -10))
+
+        assert wire.connection.usable is kept
+
+
+async def test_a_large_request_that_nobody_takes_does_not_keep_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.7)
+    async with Wire() as wire:
+        wire.transport.stall()
+        await send_slowly(wire, [8 * UPLOAD_BYTES] * 10)
+
+        assert "silent" in str(wire.connection.loss)
+
+
+async def test_a_proxy_may_pass_a_large_request_on_as_slowly_as_it_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)
+    async with Wire() as wire:
+        wire.transport.stall()
+        await send_slowly(wire, range(8 * UPLOAD_BYTES, 8 * UPLOAD_BYTES - 200, -10))
+        await send_slowly(wire, [0] * 5)
+        assert wire.connection.usable
+        await send_slowly(wire, [0] * 100)
+
         assert "silent" in str(wire.connection.loss)
 
 

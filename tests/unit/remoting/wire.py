@@ -58,6 +58,9 @@ class MemoryTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 0
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as declared
         return default
 
