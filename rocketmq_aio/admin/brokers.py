@@ -30,7 +30,7 @@ from rocketmq_aio.admin.server_results import (
     SendTest,
     write_properties,
 )
-from rocketmq_aio.admin.servers import AT_ONCE, Servers, Where
+from rocketmq_aio.admin.servers import AT_ONCE, NO_MASTER, Servers, Where
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, shown
@@ -89,18 +89,18 @@ class BrokerAdmin:
         :raises ConfigError: there is no such cluster or broker
         """
         targets = await self._servers.targets(**where, replicas=replicas)
-        tables = await self._servers.read_each(
-            "reading statistics", targets, GetBrokerRuntime(), KVTable
-        )
-        return [
-            BrokerRuntime(broker_name=name, address=targets[name] or "", stats=each.table)
-            for name, each in tables.items()
-        ]
+
+        async def read(name: str, address: str) -> BrokerRuntime:
+            table = (await self._servers.read(address, GetBrokerRuntime(), KVTable)).table
+            return BrokerRuntime(broker_name=name, address=address, stats=table)
+
+        found = await self._servers.on_each("reading statistics", targets, read)
+        return [*found.values()]
 
     async def list(self, *, cluster: str | None = None) -> tuple[BrokerOverview, ...]:
         """Return all brokers and replicas with version and rates.
 
-        A broker that does not answer is in the result, with its ``problem``.
+        A broker that does not answer or has no master is in the result, with its ``problem``.
 
         :raises ConfigError: there is no such cluster
         """
@@ -113,10 +113,11 @@ class BrokerAdmin:
 
         tables, failed = await gather_limited(read, addresses, AT_ONCE)
         problems = {address: shown(str(error)) for address, error in failed.items()}
+        problems[""] = NO_MASTER
         return tuple(
-            _overview(each, number, tables.get(address, {}), problems.get(address))
+            _overview(each, number, address, tables.get(address, {}), problems.get(address))
             for each in known
-            for number, address in each.addresses.items()
+            for number, address in {0: "", **each.addresses}.items()
         )
 
     async def consume_stats(
@@ -380,13 +381,13 @@ class BrokerAdmin:
 
 
 def _overview(
-    broker: BrokerInfo, broker_id: int, table: Mapping[str, str], problem: str | None
+    broker: BrokerInfo, broker_id: int, address: str, table: Mapping[str, str], problem: str | None
 ) -> BrokerOverview:
     return BrokerOverview(
         cluster=broker.cluster,
         broker_name=broker.broker_name,
         broker_id=broker_id,
-        address=broker.addresses[broker_id],
+        address=address,
         version=table.get("brokerVersionDesc", ""),
         put_tps=_first(table, "putTps"),
         get_tps=_first(table, "getTransferredTps"),

@@ -61,6 +61,8 @@ SLOW: Final = frozenset(  # servers respond when it is done: brokers of a contai
 BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 TOPIC_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+LISTED: Final = "the name server knows"
+NO_MASTER: Final = "no name server knows a master of this broker"
 
 # Prefixes of codes of requests that change nothing: a rehearsal sends only these.
 READING: Final = (
@@ -256,7 +258,7 @@ class Servers:
 
         async def call_one(name: str) -> T:
             if (address := targets[name]) is None:
-                raise NotConnectedError(name, "no name server knows a master of this broker")
+                raise NotConnectedError(name, NO_MASTER)
             return await call(name, address)
 
         done, failed = await gather_limited(call_one, targets, AT_ONCE)
@@ -337,8 +339,11 @@ class Servers:
         self, targets: Masters, header: RequestHeader
     ) -> dict[str, dict[str, str]]:
         """Return the settings of each of *targets*, which *header* requests."""
-        responses = await self.request_each("reading settings", targets, header)
-        return {name: read_properties(each.body) for name, each in responses.items()}
+
+        async def read(_: str, address: str) -> dict[str, str]:
+            return read_properties((await self.request(address, header)).body)
+
+        return await self.on_each("reading settings", targets, read)
 
     async def setting(self, address: str, name: str) -> str | None:
         """Return a setting of a broker, "" if it has none; None if the account may not read it."""
@@ -425,7 +430,7 @@ class Servers:
             each.broker_name if number == 0 else f"{each.broker_name}:{number}": address
             for each in (await self.cluster_info()).brokers
             if each.broker_name in masters
-            for number, address in each.addresses.items()
+            for number, address in {0: each.master, **each.addresses}.items()
         }
 
     async def masters_of(self, topic: str) -> Masters:
@@ -437,7 +442,7 @@ class Servers:
 
         :raises ConfigError: one of *brokers* does not have the topic
         """
-        return _readable(await self._brokers_of(topic), brokers)
+        return _readable(await self._brokers_of(topic), brokers, f"topic {topic} is on")
 
     async def _brokers_of(self, topic: str) -> list[BrokerInfo]:
         self.check_running()
@@ -480,19 +485,19 @@ def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
     return [broker_info(merged[name]) for name in sorted(merged)]
 
 
-def _readable(known: Iterable[BrokerInfo], brokers: Brokers) -> Masters:
+def _readable(known: Iterable[BrokerInfo], brokers: Brokers, place: str = LISTED) -> Masters:
     """Return the address of the least id of each broker or of *brokers*: its master, or a slave."""
     found = {each.broker_name: next(iter(each.addresses.values()), None) for each in known}
-    return found if brokers is None else _named(found, brokers)
+    return found if brokers is None else _named(found, brokers, place)
 
 
-def _named(masters: Masters, brokers: Iterable[str]) -> Masters:
+def _named(masters: Masters, brokers: Iterable[str], place: str = LISTED) -> Masters:
     names = list(brokers)
     if not names:
         raise ConfigError("brokers", names, f"expected some of {sorted(masters)}")
     for name in names:
         if name not in masters:
-            raise ConfigError("brokers", name, f"the name server knows {sorted(masters)}")
+            raise ConfigError("brokers", name, f"{place} {sorted(masters)}")
     return {name: masters[name] for name in names}
 
 

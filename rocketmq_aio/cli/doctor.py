@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from rocketmq_aio.admin.servers import NO_MASTER
 from rocketmq_aio.cli.arguments import Group, command
 from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
@@ -125,7 +126,7 @@ async def _runtime(report: Report, admin: AdminClient, name: str, address: str |
     from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 
     if address is None:
-        raise NotConnectedError(name, "no name server knows a master of this broker")
+        raise NotConnectedError(name, NO_MASTER)
     stats = (await admin.client.broker.read(address, GetBrokerRuntime(), KVTable)).table
     _add_clock(report, name, stats)
     return f"{address} {stats.get('brokerVersionDesc', '')}"

@@ -203,13 +203,6 @@ def _spark_condition(text: str) -> str | None:
     return None
 
 
-def answering(error: AdminError) -> list[str]:
-    """Return the names of the brokers that answered; each did if all its replicas did."""
-    failed = {name.partition(":")[0] for name in error.failed}
-    done = dict.fromkeys(name.partition(":")[0] for name in error.done)
-    return [name for name in done if name not in failed]
-
-
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code of a command that failed with *error*."""
     if isinstance(error, ConfigError | ModuleNotFoundError) or hasattr(error, "format_message"):

@@ -14,7 +14,7 @@ from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ReadArguments
-from rocketmq_aio.cli.failures import ExitCode, answering, format_error
+from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.names import check_known, topics_checked
 from rocketmq_aio.cli.output import print_error, print_line, show_result
 from rocketmq_aio.cli.results import is_empty
@@ -126,7 +126,7 @@ async def list_groups(admin: AdminClient) -> GroupNames:
     :raises RocketMQError: no broker answered
     """
     names, failure = await _from_answering(admin.groups.list)
-    return GroupNames(names, None if failure is None else answering(failure), failure)
+    return GroupNames(names, None if failure is None else list(failure.done), failure)
 
 
 async def read_all(
@@ -160,7 +160,7 @@ async def _from_answering(
     try:
         return await read(brokers=brokers), None
     except AdminError as error:
-        if not (others := answering(error)):
+        if not (others := list(error.done)):
             raise
         return await read(brokers=others), error
 

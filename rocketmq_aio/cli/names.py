@@ -13,7 +13,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.model.names import send_fault
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, send_fault
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
@@ -69,6 +69,12 @@ async def check_known(admin: AdminClient, kind: str, setting: str, name: str) ->
             raise
         return
     raise no_such(kind, setting, name, known)
+
+
+async def has_topics(admin: AdminClient, group: str) -> bool:
+    """Return whether a group, maybe a deleted one, has a retry or a dead-letter topic."""
+    topics = await admin.topics.list(internal=True)
+    return not {RETRY_PREFIX + group, DLQ_PREFIX + group}.isdisjoint(topics)
 
 
 async def _known(admin: AdminClient, kind: str) -> set[str]:

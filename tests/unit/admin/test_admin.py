@@ -39,6 +39,7 @@ from rocketmq_aio import (
     TopicConfig,
 )
 from rocketmq_aio.admin.metadata import Metadata
+from rocketmq_aio.admin.servers import NO_MASTER
 from rocketmq_aio.admin.topic_settings import TopicSettings
 from rocketmq_aio.embedded import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
@@ -240,16 +241,30 @@ async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: A
     assert kinds == {"broker-a": PermissionDeniedError, "broker-b": BrokerError}
 
 
+@pytest.mark.parametrize("replicas", [False, True])
 async def test_a_broker_without_a_master_fails_the_call(
+    cluster: FakeCluster, admin: AdminClient, replicas: bool
+) -> None:
+    tell_of_brokers(cluster, "broker-b")
+    response = Response(body=b'{"table": {}}')
+    on_all(cluster, RequestCode.GET_BROKER_RUNTIME_INFO, response)
+
+    with pytest.raises(AdminError) as caught:
+        await admin.broker_stats(replicas=replicas)
+
+    assert set(caught.value.done) == {"broker-a", *(["broker-b:1"] if replicas else [])}
+    assert isinstance(caught.value.failed["broker-b"], NotConnectedError)
+
+
+async def test_a_broker_without_a_master_is_listed_with_the_problem(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     tell_of_brokers(cluster, "broker-b")
 
-    with pytest.raises(AdminError) as caught:
-        await admin.broker_stats()
+    listed = await admin.brokers.list()
 
-    assert set(caught.value.done) == {"broker-a"}
-    assert isinstance(caught.value.failed["broker-b"], NotConnectedError)
+    problems = [(each.broker_name, each.broker_id, each.problem) for each in listed]
+    assert problems[1:] == [("broker-b", 0, NO_MASTER), ("broker-b", 1, None)]
 
 
 async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(

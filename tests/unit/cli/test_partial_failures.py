@@ -82,6 +82,23 @@ def test_a_change_that_fails_before_it_begins_says_that_nothing_was_changed(
     assert "done on" not in said
 
 
+def test_deleting_a_group_is_repeated_if_only_its_topics_are_left(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_group("billing")
+    cluster.create_topic("%DLQ%billing", 1)
+    delete = ("group", "delete", "billing", "--yes")
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
+    cluster.faults.refuse(code, 1, "no space", topic="%DLQ%billing", broker="broker-b")
+
+    rmq(*delete, "--delete-topics", code=1)
+    said = rmq(*delete, code=2, stderr=True)
+    rmq(*delete, "--delete-topics")
+
+    assert "there is no such group" in said
+    assert "billing" not in rmq("topic", "list", "--internal")
+
+
 @pytest.mark.parametrize("command", ["topic delete orders", "group delete billing"])
 def test_a_preview_that_fails_says_that_nothing_was_changed(
     rmq: Rmq, cluster: EmbeddedCluster, command: str
@@ -269,7 +286,8 @@ def test_only_chosen_brokers_are_read(rmq: Rmq, cluster: EmbeddedCluster, comman
     rmq(*command.split(), "--brokers", "broker-a", *SOON)
     said = rmq(*command.split(), "--brokers", "broker-x", *SOON, code=2, stderr=True)
 
-    assert "['broker-a', 'broker-b']" in said
+    of_topic = "topic orders is on" if "orders" in command else "the name server knows"
+    assert f"{of_topic} ['broker-a', 'broker-b']" in said
 
 
 async def test_a_trace_shows_what_the_other_brokers_stored() -> None:
@@ -388,21 +406,32 @@ async def test_the_members_that_the_other_brokers_list_are_shown(
     assert "too busy" in ended.err
 
 
-def test_replicas_of_the_brokers_that_answer_are_shown(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fail", ["freeze", "kill"])
+@pytest.mark.parametrize(
+    ("command", "column"),
+    [
+        ("broker config --replicas --match brokerId", "server"),
+        ("broker stats --replicas", "broker_name"),
+        ("broker ha-status", "server"),
+    ],
+)
+def test_replicas_are_shown_without_a_master_that_fails_or_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    fail: str,
+    command: str,
+    column: str,
 ) -> None:
     with EmbeddedCluster(2, replicas=1) as replicated:
         monkeypatch.setenv("ROCKETMQ_NAMESRV", replicated.namesrv)
-        replicated.brokers[1].freeze()
-        code = run(["broker", "config", "--replicas", "--match", "brokerId", "-o", "json", *SOON])
+        getattr(replicated.brokers[1], fail)()
+        code = run([*command.split(), "-o", "json", *SOON])
         ended = capfd.readouterr()
 
     assert code == 1, ended
-    assert [(each["server"], each["value"]) for each in json.loads(ended.out)] == [
-        ("broker-a", "0"),
-        ("broker-a:1", "1"),
-    ]
-    assert "reading settings failed on 1 of 4 servers: broker-b:" in ended.err
+    shown = [each[column] for each in json.loads(ended.out)]
+    assert shown == ["broker-a", "broker-a:1", "broker-b:1"]
+    assert "failed on 1 of 4 servers: broker-b: " in ended.err
 
 
 def test_an_error_of_all_servers_says_so(rmq: Rmq, cluster: EmbeddedCluster) -> None:
