@@ -416,7 +416,7 @@ class Servers:
             reason = "they know no broker: is one running and registered with them?"
             raise NotConnectedError(";".join(self.instance.name_servers.addresses), reason)
         chosen = [each for each in known if cluster in (None, each.cluster)]
-        if not chosen and cluster is not None:
+        if not chosen:
             clusters = sorted({each.cluster for each in known})
             raise ConfigError("cluster", cluster, f"the name server knows {clusters}")
         return chosen
@@ -575,6 +575,6 @@ def failure(
 
 
 def _is_same(first: RocketMQError, other: RocketMQError) -> bool:
-    if not (isinstance(first, BrokerError) and isinstance(other, BrokerError)):
+    if not isinstance(first, BrokerError) or type(other) is not type(first):
         return False
-    return type(first) is type(other) and first.code == other.code
+    return first.code == other.code

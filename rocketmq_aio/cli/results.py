@@ -43,7 +43,7 @@ def is_empty(value: object) -> bool:
     """Return whether a result has no entry, or only queues that a group has not consumed."""
     if isinstance(value, GroupProgress):
         return not any(each.consumer_offset > 0 for each in value.queues)
-    if isinstance(value, list) and value and all(isinstance(e, QueueTimeSpan) for e in value):
+    if isinstance(value, list) and all(isinstance(each, QueueTimeSpan) for each in value):
         return not any(each.consume_time_stamp > 0 for each in value)
     if isinstance(value, Result):
         nested = [v for v in msgspec.structs.asdict(value).values() if _is_collection(v)]

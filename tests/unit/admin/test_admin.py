@@ -36,6 +36,8 @@ from rocketmq_aio import (
     PushConsumer,
     RequestTimeoutError,
     RocketMQError,
+    RouteNotFoundError,
+    SubscriptionError,
     TopicConfig,
 )
 from rocketmq_aio.admin.metadata import Metadata
@@ -217,6 +219,25 @@ async def test_an_error_of_stored_settings_counts_topics_and_groups(
         await impatient.topics.put(topics)
     with pytest.raises(AdminError, match="storing 4 groups failed on 1 of 2 servers"):
         await impatient.groups.put(groups)
+
+
+async def test_an_update_needs_the_topic_or_group_on_each_named_broker_only() -> None:
+    named = ["broker-a", "broker-b"]
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        await admin.topics.create(TOPIC, brokers="broker-a")
+        await admin.groups.create(GROUP, brokers="broker-a")
+
+        topics = await admin.topics.update(TOPIC, perm="R")
+        groups = await admin.groups.update(GROUP, max_retries=3)
+        with pytest.raises(RouteNotFoundError, match=r"not on \['broker-b'\]"):
+            await admin.topics.update(TOPIC, perm="W", brokers=named)
+        with pytest.raises(SubscriptionError, match=r"not on \['broker-b'\]"):
+            await admin.groups.update(GROUP, max_retries=4, brokers=named)
+
+        assert topics == await admin.topics.config(TOPIC)
+        assert [(each.broker_name, each.perm) for each in topics] == [("broker-a", "R")]
+        assert groups == await admin.groups.config(GROUP)
+        assert [(each.broker_name, each.max_retries) for each in groups] == [("broker-a", 3)]
 
 
 async def test_an_error_common_to_all_brokers_is_raised_itself(
@@ -949,6 +970,25 @@ async def test_a_key_finds_each_message_of_a_time_range_once() -> None:
     assert [each.body for each in until] == [b"0", b"1"]
 
 
+async def test_messages_are_read_by_time_and_tag() -> None:
+    async with EmbeddedCluster(topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for tag in ("a", "b", "a"):
+                await producer.send(Message(TOPIC, tag.encode(), tags=tag))
+                cluster.clock.advance(1.0)
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            by_time = admin.messages.by_time
+            first, second, third = [each async for each in by_time(TOPIC, EPOCH)]
+            since = [each async for each in by_time(TOPIC, second.store_time)]
+            until = [each async for each in by_time(TOPIC, EPOCH, second.store_time)]
+            tagged = [each async for each in by_time(TOPIC, EPOCH, expression="c || b")]
+
+    assert [each.queue_offset for each in (first, second, third)] == [0, 1, 2]
+    assert [each.queue_offset for each in since] == [1, 2]
+    assert [each.queue_offset for each in until] == [0]
+    assert [each.body for each in tagged] == [b"b"]
+
+
 async def test_a_broker_that_does_not_index_tags_is_an_error() -> None:
     versions = ("5.5.0", "4.9.7")
     async with EmbeddedCluster(2, broker_versions=versions, topics={TOPIC: 1}) as cluster:
@@ -1016,6 +1056,12 @@ async def test_invalid_arguments_raise_before_any_request(
         admin.query_messages(TOPIC, "key", begin=naive),
         admin.query_messages(TOPIC, "key", max_messages=0),
         admin.messages.by_tag(TOPIC, ""),
+        admin.topics.allocate(TOPIC, []),
+        admin.topics.set_order(TOPIC, {"broker-a": 0}),
+        admin.topics.put(
+            [TopicConfig(topic=TOPIC, broker_name="broker-a", read_queues=-1, write_queues=1)]
+        ),
+        admin.group_progress("a b"),
         admin.messages.by_tag(TOPIC, "a || b"),
         admin.metadata.restore({}),  # type: ignore[arg-type]
     ):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketmq_aio.cli.lag import format_seconds, lag_table, print_lag
-from rocketmq_aio.cli.output import progress
+from rocketmq_aio.cli.output import format_table, progress
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
@@ -47,6 +47,23 @@ def test_json_of_a_summary_is_one_line(capfd: pytest.CaptureFixture[str]) -> Non
         "export",
     )
     assert document["queues"][0]["gaps"][0] == {"start": 10, "end": 100, "reason": "deleted"}
+
+
+def test_a_table_has_numbers_to_the_right_and_fits_wide_characters() -> None:
+    rows: list[list[object]] = [
+        ["注文", 1234, True, None, 0.5],
+        ["ab", None, False, "", 12.0],
+        ["c\n", 7, None, [], 1],
+    ]
+
+    table = format_table(["queue.topic", "count", "ok", "tags", "rate"], rows)
+
+    assert table.splitlines() == [
+        "TOPIC  COUNT  OK   TAGS   RATE",
+        "注文   1,234  yes  -      0.50",
+        "ab         -  no   -     12.00",
+        "c\\x0a      7  -              1",
+    ]
 
 
 def test_there_are_no_bars_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:

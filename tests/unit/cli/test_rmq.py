@@ -327,6 +327,21 @@ def test_dead_letters_are_listed_shown_exported_and_resent(
     assert copy["properties"]["COPIED_ID"] == original["message_id"]
 
 
+def test_dead_letters_are_chosen_by_number_and_id(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    cluster.create_group("billing")
+    cluster.create_topic("%DLQ%billing", 1)
+    rmq("produce", "%DLQ%billing", given="1\n2\n3\n")
+    show = ("dlq", "show", "billing", "-o", "json")
+
+    letters = lines(rmq(*show))
+    first = lines(rmq(*show, "--count", "2"))
+    one = lines(rmq(*show, "--id", letters[1]["message_id"]))
+
+    assert len(letters) == 3
+    assert first == letters[:2]
+    assert one == letters[1:2]
+
+
 def test_nothing_is_asked_or_counted_without_dead_letters(
     rmq: Rmq, cluster: EmbeddedCluster
 ) -> None:
@@ -450,6 +465,26 @@ def test_bench_and_top_show_figures(rmq: Rmq) -> None:
 
     assert (measured["sent"], measured["received"]) == (50, 50)
     assert re.search(r"^orders +50 ", screen, re.MULTILINE)
+
+
+def test_top_begins_with_the_busiest_topic_and_the_largest_lag(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_topic("few", 1)
+    rmq("produce", "few", given="1\n")
+    rmq("produce", "orders", given="1\n2\n3\n")
+    for group, topic in (("almost", "few"), ("behind", "orders")):
+        cluster.create_group(group)
+        rmq("offset", "reset", group, topic, "earliest", "--yes")
+
+    screen = rmq("top", "--count", "1").splitlines()
+
+    assert [line.split()[0] for line in screen if line.startswith(("few", "orders"))] == [
+        "orders",
+        "few",
+    ]
+    groups = [line.split()[:3] for line in screen if line.startswith(("almost", "behind"))]
+    assert groups == [["behind", "orders", "3"], ["almost", "few", "1"]]
 
 
 def test_results_of_servers_are_rows_whatever_they_have(rmq: Rmq, cluster: EmbeddedCluster) -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from rocketmq_aio.cli import app as cli_app
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.output import NESTED_WIDTH, format_table
+from rocketmq_aio.cli.parameters import parse_time
 from rocketmq_aio.cli.top import _chosen
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.model.message import Message
@@ -88,9 +90,24 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("topic create a --brokers x", "--brokers 'x': the name server knows"),
         ("topic create a --attributes b", "--attributes 'b': expected NAME=VALUE"),
         ("topic set-order orders broker-a=b --yes", "QUEUES 'b': expected a number for broker-a"),
+        ("topic set-order orders broker-a= --yes", "QUEUES: expected a number for broker-a"),
+        ("broker update-config =04 --yes", "SETTINGS '=04': expected NAME=VALUE"),
         ("message by-offset orders/broker-a 0", "QUEUE 'orders/broker-a': expected TOPIC/BROKER/"),
+        ("message by-offset orders/broker-a/x 0", "QUEUE 'orders/broker-a/x': expected TOPIC/"),
+        ("message by-offset orders//0 0", "QUEUE 'orders//0': expected TOPIC/BROKER/ID"),
+        ("message by-offset /broker-a/0 0", "QUEUE '/broker-a/0': expected TOPIC/BROKER/ID"),
+        (
+            "message by-offset-id 7F00000179C4563F18866DD9A34B0000",
+            "'7F00000179C4563F18866DD9A34B0000': not the id of a broker; rmq message by-id finds",
+        ),
+        (f"message by-offset-id 7F000001{'0' * 24}", "not the id of a broker; rmq message by-id"),
+        (f"message by-offset-id 7F00000100002A9F{'F' * 16}", "not the id of a broker; rmq messa"),
         ("message by-offset orders/broker-z/0 0", "QUEUE 'orders/broker-z/0': topic orders has no"),
         ("message by-key orders 1 --begin now", "--begin 'now': expected a time with zone"),
+        (
+            "message by-key orders 1 --begin 2026-03-01T00:00:00",
+            "--begin '2026-03-01T00:00:00': expected a time with zone",
+        ),
         (
             "message by-key orders 1 --end 1772323200",
             "--end '1772323200': expected a time with zone, or milli",
@@ -106,6 +123,8 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("offset reset g orders begin --yes", "TO 'begin': expected earliest, latest, a time wi"),
         ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
         ("broker switch-timer-engine POP --dry-run", "ENGINE 'POP': expected one of"),
+        ("group status g nobody", "CLIENT_ID 'nobody': the members are []"),
+        ("dlq show g --from begin", "--from 'begin': expected beginning, end, a time with"),
         ("topic update orders --yes", "settings: nothing to change"),
         ("group update billing --brokers broker-a --dry-run", "settings: nothing to change"),
         ("produce orders --property", "Option '--property' requires an argument."),
@@ -166,6 +185,10 @@ def test_a_time_that_does_not_exist_is_a_wrong_option(rmq: Rmq, command: str, wh
     error = rmq(*command.format(when).split(), code=2, stderr=True)
 
     assert "a time with zone" in error
+
+
+def test_a_number_of_13_digits_is_a_time() -> None:
+    assert parse_time("1772323200000") == datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_times_at_the_ends_of_the_calendar_are_accepted(rmq: Rmq) -> None:
