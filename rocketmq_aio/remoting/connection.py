@@ -517,7 +517,7 @@ class Connection(asyncio.BufferedProtocol):
             if deadline <= now < deadline + MAX_SLOW_SECONDS and code in PATIENT
         }
         new = [opaque for opaque, deadline in patient.items() if deadline > self._swept_at]
-        if new and not self._is_slow(new[-1]):
+        if new and self._is_swallowed(new[-1]):
             return expired
         return [opaque for opaque in expired if opaque not in patient]
 
@@ -542,14 +542,14 @@ class Connection(asyncio.BufferedProtocol):
         return f"no complete frame for {stuck:.0f} s: the peer's frame lengths cannot be right"
 
     def _is_slow(self, timed_out: int) -> bool:
-        """Whether the incomplete frame is merely slow: a request or an expected response.
+        """Whether the incomplete frame is merely slow: a request or an expected response."""
+        expected = self._is_expected(self._decoder.unfinished_header())
+        return expected and not self._is_swallowed(timed_out)
 
-        A frame with a wrong length swallows later responses, such as that to *timed_out*.
-        """
-        if not self._is_expected(self._decoder.unfinished_header()):
-            return False
+    def _is_swallowed(self, timed_out: int) -> bool:
+        """Whether the response to *timed_out* is in the incomplete frame, whose length is wrong."""
         body = self._decoder.unfinished_body()
-        return not any(mark in body for mark in _response_marks(timed_out))
+        return any(mark in body for mark in _response_marks(timed_out))
 
     def _is_expected(self, frame: tuple[int, bytes] | None) -> bool:
         """Whether a frame with this encoding and header is a request or an expected response."""

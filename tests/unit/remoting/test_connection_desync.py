@@ -135,6 +135,23 @@ async def test_responses_of_a_consumer_may_be_behind_a_large_one(code: int) -> N
         assert await outcome(pull) == await outcome(small) == BODY
 
 
+async def test_pulls_do_not_time_out_between_two_responses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SLOW_LINK_SECONDS", 60.0)
+    async with Wire() as wire:
+        first = wire.ask(code=RequestCode.PULL_MESSAGE)
+        await settle()
+        frame = answer_to(wire.written[0], BODY)
+        wire.receive(frame[:100])
+        await trickle(wire, frame[100:])
+        second = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=SHORT)
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+        wire.receive(answer_to(wire.written[1], BODY))
+
+        assert await outcome(first) == await outcome(second) == BODY
+
+
 async def test_sends_time_out_although_large_responses_arrive() -> None:
     async with Wire() as wire:
         pull = wire.ask(code=RequestCode.PULL_MESSAGE)
