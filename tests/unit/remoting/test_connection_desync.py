@@ -135,9 +135,7 @@ async def test_responses_of_a_consumer_may_be_behind_a_large_one(code: int) -> N
         assert await outcome(pull) == await outcome(small) == BODY
 
 
-async def test_pulls_do_not_time_out_between_two_responses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_pulls_do_not_time_out_between_two_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SLOW_LINK_SECONDS", 60.0)
     async with Wire() as wire:
         first = wire.ask(code=RequestCode.PULL_MESSAGE)
