@@ -59,7 +59,7 @@ UNLIMITED: Final = frozenset(
 )
 # Of consumers.  On a slow link they wait for large responses, their own or earlier ones.  After a
 # timeout, the same would be requested again, behind what still comes: nothing would ever arrive.
-# Others fail in time: they are repeated regularly, and several brokers wait for each other.
+# Others fail in time: they are repeated regularly, in rounds that wait for all brokers.
 PATIENT: Final = frozenset(
     {
         *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE),
@@ -576,7 +576,7 @@ def _unsent_bytes(transport: asyncio.Transport | None) -> int:
     sock = transport.get_extra_info("socket")
     if sys.platform == "linux" and sock is not None:
         queued = array("i", [0])
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError, ValueError):  # closed meanwhile
             ioctl(sock.fileno(), TIOCOUTQ, queued)
         unsent += queued[0]
     return unsent
