@@ -44,6 +44,7 @@ class Runtime:
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         self._loop = loop
         self._group = connection.group
+        self._files = _tls_files(connection)
         self._config = client_config(connection)
         self._lock = threading.Lock()
         self._pull_consumer: PullConsumer | None = None
@@ -57,13 +58,21 @@ class Runtime:
     def get(cls, connection: Connection) -> Runtime:
         """Return the runtime of *connection*; start it on first use and after its client failed.
 
-        Keep a reference while you use its clients: they are closed when there is none and
-        `MAX_KEPT` other connections were used since.  Raises as `client_config`.
+        If TLS files were replaced and can be read, another one is started.  Keep a reference while
+        you use its clients: they are closed when there is none and `MAX_KEPT` other connections
+        were used since.  Raises as `client_config`.
         """
         with _process.lock:
             runtime = _process.used.get(connection)
             if runtime is None or runtime.instance.has_ended:
-                runtime = _process.used[connection] = cls(_process.start_loop(), connection)
+                runtime = cls(_process.start_loop(), connection)
+            elif (files := _tls_files(connection)) != runtime._files:
+                runtime._files = files
+                try:
+                    runtime = cls(_process.start_loop(), connection)
+                except ConfigError as error:  # written in part, or only one of two
+                    logger.warning("tls_files_not_renewed", reason=str(error))
+            _process.used[connection] = runtime
             _process.keep(connection, runtime)
             return runtime
 
@@ -186,6 +195,16 @@ def client_config(connection: Connection) -> ClientConfig:
     if connection.namespace is not None:
         given["namespace"] = connection.namespace
     return ClientConfig.from_env(**given)
+
+
+def _tls_files(connection: Connection) -> list[tuple[int, ...]] | None:
+    """Return values that change when a TLS file is replaced; None if one is missing."""
+    paths = (connection.tls_ca_file, connection.tls_cert_file, connection.tls_key_file)
+    try:
+        found = [os.stat(path) for path in paths if path is not None]
+    except OSError:
+        return None
+    return [(each.st_mtime_ns, each.st_ino, each.st_size) for each in found]
 
 
 def _tls(connection: Connection) -> ssl.SSLContext | bool:

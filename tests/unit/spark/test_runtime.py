@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -168,6 +170,21 @@ def test_unreadable_certificate_files_are_named() -> None:
     wrong = Connection(name_server="127.0.0.1:1", tls=True, tls_ca_file="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         client_config(wrong)
+
+
+def test_replaced_certificate_files_are_read_again(tmp_path: Path) -> None:
+    trusted = tmp_path / "ca.pem"
+    given = Connection(name_server="127.0.0.1:1", tls=True, tls_ca_file=str(trusted))
+    shutil.copy(CERTIFICATES / "localhost.pem", trusted)
+    first = Runtime.get(given)
+
+    assert Runtime.get(given) is first
+    trusted.write_text("half of a fil")
+    assert Runtime.get(given) is first
+    shutil.copy(CERTIFICATES / "elsewhere.pem", trusted)
+    renewed = Runtime.get(given)
+    assert renewed is not first
+    assert Runtime.get(given) is renewed
 
 
 def test_an_encrypted_key_is_rejected_without_a_prompt() -> None:
