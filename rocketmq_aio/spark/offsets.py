@@ -89,10 +89,13 @@ class StreamOffset:
         return {"v": VERSION, "end": nested(self.end), **kept}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
+    def from_json(cls, value: object) -> StreamOffset:
         """Read the result of `to_json` of this or an older version, else raise `ConfigError`."""
-        if value.get("v") != VERSION:
-            reason = f"a checkpoint of version {value.get('v')!r}; this package reads {VERSION}"
+        if not isinstance(value, Mapping) or type(version := value.get("v")) is not int:
+            reason = "of another source: give the query a checkpointLocation of its own"
+            raise ConfigError("checkpoint", value, reason)
+        if version != VERSION:
+            reason = f"a checkpoint of version {version}; this package reads {VERSION}"
             raise ConfigError("checkpoint", dict(value), f"{reason}: use the newer package")
         if value.get("at") == MARKER["at"]:
             return cls(at_start=True)

@@ -80,6 +80,12 @@ def test_a_newer_checkpoint_is_rejected() -> None:
         StreamOffset.from_json({"v": 2, "end": {}})
 
 
+@pytest.mark.parametrize("value", [5, "0", None, {}, {"orders": {"0": 5}}, {"v": {"0": 5}}])
+def test_a_checkpoint_of_another_source_is_rejected(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"another source.*checkpointLocation"):
+        StreamOffset.from_json(value)
+
+
 def test_an_end_below_the_start_reads_nothing() -> None:
     before, after = (StreamOffset(end={("T", "a", 0): at}) for at in (9, 5))
 
