@@ -19,7 +19,7 @@ from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, flattened, items_of
 
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+DURATION: Final = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)")
 MAX_COUNT: Final = 2**31 - 1
 ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 
@@ -47,7 +47,8 @@ def count(least: int, most: int = MAX_COUNT) -> Callable[[str, str], int]:
 
     def read(option: str, value: str) -> int:
         number = value.strip()
-        if not (number.isascii() and number.isdigit() and least <= int(number[:20]) <= most):
+        is_number = number.isascii() and number.isdigit() and len(number) <= len(str(most))
+        if not is_number or not least <= int(number) <= most:
             raise ConfigError(option, value, f"expected a whole number from {least} to {most}")
         return int(number)
 

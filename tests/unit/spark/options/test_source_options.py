@@ -113,6 +113,7 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
     [
         ({"maxOffsetsPerTrigger": "0"}, "from 1 to"),
         ({"maxOffsetsPerTrigger": "many"}, "whole number"),
+        ({"fetchOffset.numRetries": "0" * 5000}, "whole number from 0 to 1000"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"startingOffsets": "first"}, "earliest or latest or group or offsets as JSON"),
         ({"startingOffsets": '{"T":{"a":{"0":-3}}}'}, "expected a whole number from -2 to 9"),
@@ -142,6 +143,7 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "more than maxOffsets"),
         ({"minPartitions": "9", "maxPartitions": "3"}, "more than maxPartitions"),
         ({"maxTriggerDelay": "soon"}, "such as 15m"),
+        ({"maxTriggerDelay": "9" * 5000 + "s"}, "such as 15m"),
         ({"accessKey": "me"}, "secretKey=None: not given"),
         ({"tlsCertFile": "x.pem"}, "tlsKeyFile=None: not given"),
         ({"tls": "false", "tlsCaFile": "x.pem"}, "leave them out"),
