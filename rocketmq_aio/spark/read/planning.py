@@ -46,9 +46,7 @@ def plan_between(
 
 
 def _split_to(pieces: list[Range], wanted: int) -> list[Range]:
-    """Split into *wanted* ranges; the range with the largest parts first."""
-    if len(pieces) >= wanted:
-        return pieces
+    """Split into at least *wanted* ranges; the range with the largest parts first."""
     heap = [(-piece.size, piece, 1) for piece in pieces]  # largest part first, whole, parts
     heapq.heapify(heap)
     for _ in range(wanted - len(pieces)):
@@ -98,9 +96,9 @@ def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Ra
     tasks: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(count)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):
         size, number, ranges = tasks[0]  # distinct numbers: ranges are not compared
-        if most is not None and size and size + piece.size > most:
+        if most is not None and size + piece.size > most:
             heapq.heappush(tasks, (piece.size, len(tasks), [piece]))
         else:
             ranges.append(piece)
             heapq.heapreplace(tasks, (size + piece.size, number, ranges))
-    return [ranges for _, _, ranges in tasks if ranges]
+    return [ranges for _, _, ranges in tasks]

@@ -108,7 +108,7 @@ def test_large_ranges_are_split() -> None:
 def test_the_largest_range_is_split_up_to_min_partitions() -> None:
     options = replace(OPTIONS, min_partitions=4, min_records_per_partition=1)
 
-    assert sizes(plan(of_topic(900, 100), options)) == [100, 300, 300, 300]
+    assert sizes(plan(of_topic(100, 900), options)) == [100, 300, 300, 300]
 
 
 def test_the_number_of_partitions_is_at_most_that_of_offsets() -> None:
@@ -133,6 +133,17 @@ def test_max_partitions_takes_precedence_over_min_records(most: int) -> None:
     options = replace(OPTIONS, max_partitions=most, min_records_per_partition=1)
 
     assert len(plan(of_topic(*[500] * 8), options)) == most
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "expected"),
+    [(9, None, [4]), (9, 8, [4]), (9, 2, [2, 2]), (2, 8, [2, 2]), (9, 1, [1, 1, 1, 1])],
+)
+def test_max_partitions_is_no_minimum(least: int, most: int | None, expected: list[int]) -> None:
+    limits = {"min_records_per_partition": least, "max_records_per_partition": most}
+    options = replace(OPTIONS, max_partitions=8, **limits)
+
+    assert sizes(plan(of_topic(1, 1, 1, 1), options)) == expected
 
 
 def test_a_partition_can_be_pickled() -> None:
