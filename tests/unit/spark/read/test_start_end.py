@@ -113,11 +113,14 @@ async def test_timestamps_by_queue_take_precedence_over_offsets() -> None:
 )
 async def test_a_timestamp_after_the_last_message_can_be_an_error(option: str, value: str) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        given = {option: value, "startingOffsetsByTimestampStrategy": "error"}
         put_at(cluster.broker, 1000)
 
         says = rf"^{option}={10**12}: no message so late in orders/broker-a/0"
         with pytest.raises(ConfigError, match=says):
-            await planned(cluster, **{option: value}, startingOffsetsByTimestampStrategy="error")
+            await planned(cluster, **given)
+        put_at(cluster.broker, 10**12)
+        assert await planned(cluster, **given) == {queue(0): (1, 2)}
 
 
 async def test_only_assigned_queues_are_read() -> None:
@@ -167,10 +170,32 @@ async def test_an_unknown_topic_fails_or_is_skipped() -> None:
         assert await planned(cluster, failOnDataLoss="false", **both) == {queue(0): (0, 0)}
 
 
-async def test_a_topic_without_queues_is_not_skipped() -> None:
+async def test_a_subscribed_topic_without_queues_is_not_skipped() -> None:
     async with FakeCluster(topics={TOPIC: 1, "closed": 0}) as cluster:
         with pytest.raises(RouteNotFoundError, match=r"'closed': no queue of it can be read now"):
             await planned(cluster, subscribe=f"{TOPIC},closed", failOnDataLoss="false")
+        assert await planned(cluster, subscribePattern=f"{TOPIC}|closed") == {queue(0): (0, 0)}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("startingOffsets", "startingOffsetsByTimestamp"),
+        *("endingOffsets", "endingOffsetsByTimestamp"),
+    ],
+)
+async def test_offsets_of_a_topic_that_is_not_read_are_an_error(option: str) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        with pytest.raises(ConfigError, match=f"^{option}='others': a topic that is not subscrib"):
+            await planned(cluster, failOnDataLoss="false", **{option: at(0, topic="others")})
+
+
+@pytest.mark.parametrize("kind", ["starting", "ending"])
+async def test_queues_of_offsets_that_a_timestamp_overrides_need_no_route(kind: str) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        given = {f"{kind}Timestamp": SECOND % 0, f"{kind}Offsets": at(1, 7)}
+
+        assert await planned(cluster, **given) == {queue(0): (0, 0)}
 
 
 @pytest.mark.parametrize(
