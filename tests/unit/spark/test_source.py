@@ -135,15 +135,19 @@ def test_a_reader_can_be_pickled() -> None:
 def test_a_stream_continues_with_a_new_client_after_a_failure() -> None:
     with reading() as cluster:
         given = {"nameServer": cluster.cluster.namesrv, "startingOffsets": "earliest"}
-        options = read_options({**given, "subscribe": TOPIC}, streaming=True)
+        given |= {"subscribe": TOPIC, "commitOffsets": "true"}
+        options = read_options(given, streaming=True)
+        cluster.broker.create_group(options.connection.group)
         reader = RocketMQStreamReader(options, SCHEMA)
         first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         put(cluster.cluster.broker, 3)
         Runtime.get(options.connection).instance.failure = RuntimeError("broken")
 
         end = reader.latestOffset(first, ReadAllAvailable())
+        reader.commit(end)
 
-    assert StreamOffset.from_json(end).end[TOPIC, "broker-a", 0] == 3
+        assert StreamOffset.from_json(end).end[TOPIC, "broker-a", 0] == 3
+        assert cluster.broker.committed(options.connection.group, TOPIC, 0) == 3
 
 
 def test_create_table_with_options_is_rejected() -> None:

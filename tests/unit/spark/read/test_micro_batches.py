@@ -651,8 +651,10 @@ async def test_a_batch_waits_at_most_max_trigger_delay() -> None:
         driver.batches._last_batch -= 3600
 
         end = await driver.end_after(first)
+        put(cluster.broker, 2)
 
         assert driver.ranges(first, end) == {queue(0): (0, 2)}
+        assert await driver.end_after(end) is end  # waits again
 
 
 async def test_the_start_is_fixed_while_a_batch_waits_for_the_minimum() -> None:
