@@ -466,6 +466,21 @@ async def test_an_end_that_recovers_is_no_loss() -> None:
             assert await driver.end_after(first) is first
 
 
+async def test_an_end_that_is_too_low_before_its_broker_leaves_is_no_loss() -> None:
+    held = StreamOffset(end={queue(0): 5})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 9)
+        script_brokers(cluster)
+
+        def leave(_command: Command, _connection: ServerConnection) -> Response:
+            cluster.name_server.unregister(cluster.broker)
+            return Response(ext={"offset": "2"})
+
+        cluster.faults.handle(RequestCode.GET_MAX_OFFSET, leave)
+
+        assert await driver.end_after(held) is held
+
+
 async def test_a_deleted_topic_fails_the_batch() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)

@@ -147,10 +147,7 @@ async def test_a_batch_can_start_at_the_committed_offsets() -> None:
     ],
 )
 async def test_offsets_out_of_range_fail_or_are_corrected(
-    given: dict[str, str],
-    reason: str,
-    expected: tuple[int, int],
-    caplog: pytest.LogCaptureFixture,
+    given: dict[str, str], reason: str, expected: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
