@@ -272,7 +272,7 @@ async def test_a_response_of_a_stale_replica_is_not_the_end() -> None:
 
 
 @pytest.mark.parametrize("wrong_hint", [False, True])
-async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> None:
+async def test_lookups_of_times_ignore_reset_notifications(wrong_hint: bool) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
         topics = await driver.metadata.topics()
@@ -285,5 +285,8 @@ async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> 
         cluster.faults.handle(RequestCode.PULL_MESSAGE, reset)
 
         found = await driver.metadata.offsets_at({queue(0): 1050}, extents)
+        cluster.faults.handle(RequestCode.PULL_MESSAGE, reset)
+        stored = await driver.metadata.stored_at({queue(0): 5})
 
     assert found.values == {queue(0): 5}
+    assert stored.values == {queue(0): 1050}
