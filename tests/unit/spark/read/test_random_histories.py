@@ -72,7 +72,8 @@ class History:
     def delete_read(self, broker: FakeBroker) -> None:
         """Delete read messages except the last one, by which the log is recognised."""
         number, log = self.choose(broker)
-        log.drop_before(min(self.position(broker, number) - 1, log.max_offset))
+        if (position := self.position(broker, number)) <= log.max_offset:  # else of an earlier log
+            log.drop_before(position - 1)
 
     def truncate(self, broker: FakeBroker) -> None:
         _, log = self.choose(broker)
