@@ -90,7 +90,7 @@ def test_queues_can_be_assigned() -> None:
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ({"startOffsets": "earliest"}, "did you mean startingOffsets?"),
+        ({"startOffsets": "first"}, "='first': unknown option; did you mean startingOffsets?"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
         ({"batchBytes": "5"}, "an option of a write only"),
         ({"endingOffsets": "latest"}, "an option of a batch read only"),
@@ -147,6 +147,10 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"accessKey": "me"}, "secretKey=None: not given"),
         ({"tlsCertFile": "x.pem"}, "tlsKeyFile=None: not given"),
         ({"tls": "false", "tlsCaFile": "x.pem"}, "leave them out"),
+        ({"tlsCaFile": " "}, "empty: give it a value"),
+        ({"assign": '{"T":{"a":5}}'}, 'expected {"topic":{"broker-a":[0,1]}}'),
+        ({"assign": '{"T":{"a":[true]}}'}, 'expected {"topic":{"broker-a":[0,1]}}'),
+        ({"assign": '{"T":{"a":[]}}'}, "names no queue"),
         ({"securityToken": "planted"}, "needs accessKey"),
     ],
 )
@@ -209,14 +213,39 @@ def test_starts_up_to_the_end_are_accepted(start: str, end: str) -> None:
     assert read.ending_offsets == {("T", "a", 0): int(end)}
 
 
-def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
-    given = {
-        "startingOffsets": '{"T":{"a":{"0":5}}}',
-        "endingOffsets": '{"T":{"a":{"0":3}}}',
-        "endingTimestamp": "1769842800000",
-    }
+@pytest.mark.parametrize(
+    "time",
+    [
+        {"endingTimestamp": "1769842800000"},
+        {"startingTimestamp": "1769842800000"},
+        {"startingOffsetsByTimestamp": '{"T":{"a":{"0":1769842800000}}}'},
+    ],
+)
+def test_offsets_that_a_timestamp_overrides_are_not_compared(time: dict[str, str]) -> None:
+    given = {"startingOffsets": '{"T":{"a":{"0":5}}}', "endingOffsets": '{"T":{"a":{"0":3}}}'}
 
-    assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 1769842800000
+    read = read_options({**BASIC, **given, **time}, streaming=False)
+
+    assert read.ending_offsets == {("T", "a", 0): 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30 S", 30), ("15m", 900), ("2min", 120), ("1h", 3600)]
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    read = read_options({**BASIC, "maxTriggerDelay": text}, streaming=True)
+
+    assert read.max_trigger_delay == seconds
+
+
+def test_certificate_files_turn_tls_on() -> None:
+    assert read_options({**BASIC, "tlsCaFile": "ca.pem"}, streaming=True).connection.tls
+
+
+def test_offsets_of_a_topic_may_look_like_a_line_of_a_checkpoint() -> None:
+    read = read_options({**BASIC, "startingOffsets": '{"end":{"a":{"0":5}}}'}, streaming=True)
+
+    assert read.starting_offsets == {("end", "a", 0): 5}
 
 
 @pytest.mark.parametrize(

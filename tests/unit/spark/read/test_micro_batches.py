@@ -201,6 +201,21 @@ async def test_a_start_by_time_applies_to_queues_that_are_found_later() -> None:
             assert second.since == 2000
 
 
+async def test_a_start_at_a_line_of_a_checkpoint_keeps_its_start_of_later_queues() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000)
+        async with driving(cluster, startingTimestamp=TWO_SECONDS) as driver:
+            line = json.dumps((await driver.end_after(START)).to_json())
+        put_at(cluster.broker, 3000)
+        cluster.create_topic(TOPIC, 2)
+        put_at(cluster.broker, 1000, 4000, number=1)
+        async with driving(cluster, startingOffsets=line) as driver:
+            end = through_json(await driver.end_after(START))
+
+            assert driver.ranges(START, end) == {queue(0): (2, 3), queue(1): (1, 2)}
+            assert end.since == 2000
+
+
 @pytest.mark.parametrize("start", ["latest", "-1"])
 async def test_after_a_start_at_latest_a_returning_broker_is_read_since_the_start(
     start: str,
@@ -542,6 +557,17 @@ async def test_the_offset_holds_the_store_time_of_the_last_message_before_it() -
             assert third.stored == {queue(0): 3000, queue(1): 4000}
 
 
+async def test_an_unreadable_last_message_has_no_store_time() -> None:
+    refused = Response(ResponseCode.NO_PERMISSION, remark="no")
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 3)
+        cluster.faults.handle(RequestCode.PULL_MESSAGE, refused, times=None)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            end = through_json(await driver.end_after(START))
+
+            assert (end.end, end.stored) == ({queue(0): 3}, {})
+
+
 @pytest.mark.parametrize("count", [2, 9])
 async def test_a_recreated_topic_fails_the_batch(count: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -864,6 +890,16 @@ async def test_available_now_ends_without_removed_queues(fail: str, registered: 
             await driver.batches.fix_target()
 
             assert await driver.end_after(held) is held
+
+
+async def test_available_now_does_not_wait_for_topics_that_are_no_longer_subscribed() -> None:
+    held = StreamOffset(end={queue(0): 5, queue(0, "broker-b", "old"): 7})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 5)
+        script_brokers(cluster, "broker-a")
+        await driver.batches.fix_target()
+
+        assert await driver.end_after(held) is held
 
 
 async def test_the_latest_offsets_are_reported() -> None:
