@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError
 from rocketmq_aio.spark.offsets import Offsets, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.batch_reader import Reader
@@ -83,7 +83,12 @@ class RocketMQStreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvaila
         """Return the runtime and the state of the query, which survives a failed client."""
         runtime = Runtime.get(self._options.connection)
         if self._batches is None or runtime is not self._clients:
-            fresh = _micro_batches(runtime, self._options)
+            try:
+                fresh = _micro_batches(runtime, self._options)
+            except NameServerUnavailableError:
+                if self._batches is None or self._clients is None:
+                    raise
+                return self._clients, self._batches  # until the new client reaches one
             if self._batches is None:
                 self._batches = fresh
             else:

@@ -49,6 +49,9 @@ class Reading:
         """Script the responses to the next pulls."""
         self.broker.faults.handle(self.code, what, times=times)
 
+    def stop_name_server(self) -> None:
+        self._portal.call(self.cluster.name_server.stop)
+
     def pulls(self) -> list[PullMessage]:
         return [read_header(each, PullMessage) for each in self.broker.requests_of(self.code)]
 

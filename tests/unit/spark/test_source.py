@@ -150,6 +150,18 @@ def test_a_stream_continues_with_a_new_client_after_a_failure() -> None:
         assert cluster.broker.committed(options.connection.group, TOPIC, 0) == 3
 
 
+def test_a_stream_keeps_its_client_until_a_renewed_one_reaches_a_name_server() -> None:
+    with reading() as here:
+        given = {"nameServer": here.cluster.namesrv, "fetchOffset.numRetries": "0"}
+        options = read_options({**given, "subscribe": TOPIC}, streaming=True)
+        reader = RocketMQStreamReader(options, SCHEMA)
+        first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        Runtime.get(options.connection)._files = None  # as if the certificate was replaced
+        here.stop_name_server()
+
+        assert reader.latestOffset(first, ReadAllAvailable()) == first
+
+
 def test_create_table_with_options_is_rejected() -> None:
     """Spark passes these options to CREATE TABLE and not to SELECT."""
     handed = {"option.nameserver": "x:1", "nameserver": "x:1", "owner": "o", "provider": "rocketmq"}
