@@ -207,10 +207,8 @@ def _tls_files(connection: Connection) -> list[tuple[int, ...]] | None:
     return [(each.st_mtime_ns, each.st_ino, each.st_size) for each in found]
 
 
-def _tls(connection: Connection) -> ssl.SSLContext | bool:
+def _tls(connection: Connection) -> ssl.SSLContext:
     authority, certificate = connection.tls_ca_file, connection.tls_cert_file
-    if authority is None and certificate is None:
-        return True
     try:
         context = tls_context(authority)
         if certificate is not None:

@@ -94,7 +94,7 @@ def _with_destinations(
 
     found: list[Column] = []
     names = table.schema.names
-    if "brokers" in names and "queue_ids" in names:
+    if "brokers" in names:
         ids = table.column("queue_ids").cast(pa.string())
         texts = pc.binary_join_element_wise(table.column("brokers"), ids, "\x01")
         chosen = texts.dictionary_encode()
