@@ -20,6 +20,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.runtime import MAX_KEPT, Runtime, client_config
 from tests.fakes.tls import CERTIFICATES
+from tests.unit.spark.reading import reading
 
 HERE = Connection(name_server="127.0.0.1:1")
 
@@ -154,6 +155,26 @@ def test_a_client_that_was_closed_is_replaced() -> None:
     first = Runtime.get(HERE)
     first.call(first.instance.close)
     assert Runtime.get(HERE) is not first
+
+
+def test_clients_of_a_runtime_are_started_once_and_a_failed_producer_is_replaced() -> None:
+    with reading() as cluster:
+        runtime = Runtime.get(cluster.connection)
+        first = runtime.producer()
+
+        assert runtime.pulls() is runtime.pulls()
+        assert runtime.pull_consumer() is runtime.pull_consumer()
+        assert runtime.producer() is first
+        assert len(runtime._producers) == 1
+        first.client.failure = RuntimeError("broken")
+        assert runtime.producer() is not first
+        assert len(runtime._producers) == 1
+
+
+def test_a_connection_has_a_namespace() -> None:
+    given = Connection(name_server="127.0.0.1:1", namespace="staging")
+
+    assert client_config(given).namespace == "staging"
 
 
 def test_options_take_precedence_over_environment_credentials(

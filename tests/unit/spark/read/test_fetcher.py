@@ -304,6 +304,17 @@ def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Response) -> 
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_gaps_are_losses_while_the_settings_of_the_topic_are_unknown(
+    here: Reading, gap: Response
+) -> None:
+    here.broker.faults.handle(RequestCode.GET_TOPIC_CONFIG, Close(reset=True), times=None)
+    here.on(gap, None)
+
+    with pytest.raises(DataLossError):
+        here.offsets(0, 6)
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
 def test_gaps_of_a_filter_are_no_loss(here: Reading, gap: Response) -> None:
     here.on(gap, None)
     assert len(here.offsets(0, 6, sub_expression="paid")) < 6

@@ -35,7 +35,7 @@ from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.arrow.row_schema import check_columns
 from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
 from rocketmq_aio.spark.runtime import Runtime
@@ -218,6 +218,18 @@ async def test_rows_are_sent_in_batches_of_the_configured_size(cluster: FakeClus
     assert len(cluster.broker.requests_of(SEND_BATCH)) == 15
 
 
+async def test_requests_have_the_configured_bytes(cluster: FakeCluster) -> None:
+    assert await run(cluster, batches(1), batch_bytes=1) == WriteSummary(rows=10, requests=10)
+
+
+async def test_tags_with_a_bar_are_stored_without_the_check(cluster: FakeCluster) -> None:
+    tags = pa.array(["new|paid"] * 10)
+
+    with pytest.raises(InvalidMessageError, match="without a bar"):
+        await run(cluster, batches(1, tags=tags))
+    assert (await run(cluster, batches(1, tags=tags), check_tags=False)).rows == 10
+
+
 async def test_a_task_without_rows_sends_no_request() -> None:
     empty = pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())})
     task = WriteTask(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
@@ -270,6 +282,14 @@ async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) 
 
     assert f"broker {cluster.broker.address}, " in str(failed.value)
     assert stored(cluster) == []
+
+
+async def test_requests_stored_with_less_replication_than_required_are_counted(
+    cluster: FakeCluster,
+) -> None:
+    cluster.faults.refuse(SEND_BATCH, ResponseCode.FLUSH_DISK_TIMEOUT, executed=True)
+
+    assert await run(cluster, batches(1)) == WriteSummary(rows=10, requests=1, degraded=1)
 
 
 async def test_a_permanent_error_is_not_retried(cluster: FakeCluster) -> None:
