@@ -140,8 +140,9 @@ def test_max_partitions_takes_precedence_over_min_records(most: int) -> None:
     [(9, None, [4]), (9, 8, [4]), (9, 2, [2, 2]), (2, 8, [2, 2]), (9, 1, [1, 1, 1, 1])],
 )
 def test_max_partitions_is_no_minimum(least: int, most: int | None, expected: list[int]) -> None:
-    limits = {"min_records_per_partition": least, "max_records_per_partition": most}
-    options = replace(OPTIONS, max_partitions=8, **limits)
+    options = replace(
+        OPTIONS, max_partitions=8, min_records_per_partition=least, max_records_per_partition=most
+    )
 
     assert sizes(plan(of_topic(1, 1, 1, 1), options)) == expected
 
