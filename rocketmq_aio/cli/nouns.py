@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 import click
 
@@ -440,7 +440,7 @@ async def _answer(call: _Call, method: Callable[..., Any]) -> tuple[object, Admi
         return await _bound(method, call.given), None
     except AdminError as error:
         if call.verb.partial == error.of and error.done:
-            if not str(get_type_hints(method)["return"]).startswith("list["):
+            if get_origin(get_type_hints(method)["return"]) is not list:
                 return error.done, error
             lists = (each if isinstance(each, list) else [each] for each in error.done.values())
             return [row for each in lists for row in each], error

@@ -504,7 +504,7 @@ class Connection(asyncio.BufferedProtocol):
         elif (
             now - self._last_received < STUCK_FRAME_SECONDS
             and now - self._stuck_since < MAX_SLOW_SECONDS
-            and self._is_expected(self._decoder.unfinished_header())
+            and self._is_expected()
         ):
             self._slow_until = now + SLOW_LINK_SECONDS
 
@@ -543,20 +543,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_slow(self, timed_out: int) -> bool:
         """Whether the incomplete frame is merely slow: a request or an expected response."""
-        expected = self._is_expected(self._decoder.unfinished_header())
-        return expected and not self._is_swallowed(timed_out)
+        return self._is_expected() and not self._is_swallowed(timed_out)
 
     def _is_swallowed(self, timed_out: int) -> bool:
         """Whether the response to *timed_out* is in the incomplete frame, whose length is wrong."""
         body = self._decoder.unfinished_body()
         return any(mark in body for mark in _response_marks(timed_out))
 
-    def _is_expected(self, frame: tuple[int, bytes] | None) -> bool:
-        """Whether a frame with this encoding and header is a request or an expected response."""
-        if frame is None:
+    def _is_expected(self) -> bool:
+        """Whether the incomplete frame is known to be a request or an expected response."""
+        if (start := self._decoder.unfinished_header()) is None:
             return False
         try:
-            command = decode_command(*frame, b"")
+            command = decode_command(*start, b"")
         except CodecError:
             return False
         return not command.is_response or command.opaque in self._pending

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Iterable
+from typing import Final
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.unit.costs import held_bytes
 from tests.unit.remoting.until import settle, until
 from tests.unit.remoting.wire import PEER, Wire, outcome
 
+LARGE: Final = 8 * UPLOAD_BYTES  # of an upload
 BIG = bytes(64 * 1024)
 
 
@@ -538,28 +540,24 @@ async def send_slowly(wire: Wire, sizes: Iterable[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "kept"), [(8 * UPLOAD_BYTES, True), (UPLOAD_BYTES // 2, False)], ids=["large", "small"]
+    ("sizes", "kept"),
+    [
+        (range(LARGE, LARGE - 100, -10), True),
+        (range(UPLOAD_BYTES // 2, UPLOAD_BYTES // 2 - 100, -10), False),
+        ([LARGE] * 10, False),
+    ],
+    ids=["large", "small", "large, which nobody takes"],
 )
 async def test_a_large_request_that_leaves_slowly_keeps_the_connection(
-    monkeypatch: pytest.MonkeyPatch, size: int, kept: bool
+    monkeypatch: pytest.MonkeyPatch, sizes: Iterable[int], kept: bool
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.7)
     async with Wire() as wire:
         wire.transport.stall()
-        await send_slowly(wire, range(size, size - 100, -10))
+        await send_slowly(wire, sizes)
 
         assert wire.connection.usable is kept
-
-
-async def test_a_large_request_that_nobody_takes_does_not_keep_the_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.7)
-    async with Wire() as wire:
-        wire.transport.stall()
-        await send_slowly(wire, [8 * UPLOAD_BYTES] * 10)
-
-        assert "silent" in str(wire.connection.loss)
+        assert ("silent" in str(wire.connection.loss)) is not kept
 
 
 async def test_a_proxy_may_pass_a_large_request_on_as_slowly_as_it_took_it(
@@ -568,7 +566,7 @@ async def test_a_proxy_may_pass_a_large_request_on_as_slowly_as_it_took_it(
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)
     async with Wire() as wire:
         wire.transport.stall()
-        await send_slowly(wire, range(8 * UPLOAD_BYTES, 8 * UPLOAD_BYTES - 200, -10))
+        await send_slowly(wire, range(LARGE, LARGE - 200, -10))
         await send_slowly(wire, [0] * 5)
         assert wire.connection.usable
         await send_slowly(wire, [0] * 100)

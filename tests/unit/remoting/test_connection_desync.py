@@ -99,9 +99,10 @@ async def test_a_large_expected_response_may_be_slow(
 
 
 async def trickle(wire: Wire, frame: bytes, parts: int = 4) -> None:
-    """Receive *frame* in parts, each later than two checks of timeouts."""
+    """Receive the start of *frame* now, and its parts, each later than two checks of timeouts."""
+    wire.receive(frame[:100])
     size = -(-len(frame) // parts)
-    for at in range(0, len(frame), size):
+    for at in range(100, len(frame), size):
         await asyncio.sleep(2.5 * SWEEP_SECONDS)
         wire.receive(frame[at : at + size])
 
@@ -113,8 +114,7 @@ async def test_pulls_do_not_time_out_while_their_responses_arrive(code: int) -> 
         second = wire.ask(code=code, timeout=2 * SWEEP_SECONDS)  # its response is behind that
         await settle()
         frames = [answer_to(request, BODY) for request in wire.written]
-        wire.receive(frames[0][:100])
-        await trickle(wire, frames[0][100:])
+        await trickle(wire, frames[0])
         await trickle(wire, frames[1])
 
         assert await outcome(first) == BODY
@@ -128,8 +128,7 @@ async def test_responses_of_a_consumer_may_be_behind_a_large_one(code: int) -> N
         small = wire.ask(code=code, timeout=2 * SWEEP_SECONDS)
         await settle()
         pulled, answered = (answer_to(request, BODY) for request in wire.written)
-        wire.receive(pulled[:100])
-        await trickle(wire, pulled[100:])
+        await trickle(wire, pulled)
         wire.receive(answered)
 
         assert await outcome(pull) == await outcome(small) == BODY
@@ -141,8 +140,7 @@ async def test_pulls_do_not_time_out_between_two_responses(monkeypatch: pytest.M
         first = wire.ask(code=RequestCode.PULL_MESSAGE)
         await settle()
         frame = answer_to(wire.written[0], BODY)
-        wire.receive(frame[:100])
-        await trickle(wire, frame[100:])
+        await trickle(wire, frame)
         second = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=SHORT)
         await asyncio.sleep(3 * SWEEP_SECONDS)
         wire.receive(answer_to(wire.written[1], BODY))
@@ -156,8 +154,7 @@ async def test_sends_time_out_although_large_responses_arrive() -> None:
         send = wire.ask(code=RequestCode.SEND_MESSAGE_V2, timeout=4 * SWEEP_SECONDS)
         await settle()
         frame = answer_to(wire.written[0], BODY)
-        wire.receive(frame[:100])
-        await trickle(wire, frame[100:])
+        await trickle(wire, frame)
 
         assert isinstance(await outcome(send), RequestTimeoutError)
         assert await outcome(pull) == BODY
@@ -170,8 +167,7 @@ async def test_pulls_time_out_once_their_response_stops(monkeypatch: pytest.Monk
         pull = wire.ask(code=RequestCode.PULL_MESSAGE, timeout=2 * SWEEP_SECONDS)
         await settle()
         frame = answer_to(wire.written[0], BODY)
-        wire.receive(frame[:100])
-        await trickle(wire, frame[100:-1])
+        await trickle(wire, frame[:-1])
         assert not pull.done()
 
         assert isinstance(await outcome(pull), RequestTimeoutError)
