@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from rocketmq_aio.admin.servers import NO_MASTER
 from rocketmq_aio.cli.arguments import Group, command
 from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
@@ -123,6 +122,7 @@ async def _check_brokers(report: Report, admin: AdminClient) -> None:
 
 
 async def _runtime(report: Report, admin: AdminClient, name: str, address: str | None) -> str:
+    from rocketmq_aio.admin.servers import NO_MASTER
     from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 
     if address is None:
