@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
+import anyio
+
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.producer import Producer
@@ -35,7 +38,27 @@ Args = TypeVarTuple("Args")
 
 MAX_KEPT: Final = 8  # clients kept open that are not in use
 ROW_PRODUCER: Final = ProducerConfig(compression=None)  # rows are not compressed
+# Seconds before each further request for the list of name servers when a client starts.
+ADDRESS_SERVER_PAUSES: Final = (0.5, 1, 2, 4, 8)
 THREAD_NAME: Final = "rocketmq-spark"
+
+
+class _NoReachabilityCheck(ClientBase):
+    """Starts while no name server responds, too: the requests of reads and writes are retried.
+
+    Spark repeats a failed task at once, four times in all: an outage of a second would end a query.
+    """
+
+    async def _check_reachable(self) -> None:
+        pass
+
+
+class _PullConsumer(_NoReachabilityCheck, PullConsumer):
+    pass
+
+
+class _Producer(_NoReachabilityCheck, Producer[Any]):
+    pass
 
 
 class Runtime:
@@ -67,10 +90,12 @@ class Runtime:
             if runtime is None or runtime.instance.has_ended:
                 runtime = cls(_process.start_loop(), connection)
             elif (files := _tls_files(connection)) != runtime._files:
-                runtime._files = files
                 try:
                     runtime = cls(_process.start_loop(), connection)
                 except ConfigError as error:  # written in part, or only one of two
+                    runtime._files = files
+                    logger.warning("tls_files_not_renewed", reason=str(error))
+                except NameServerUnavailableError as error:  # at the next call
                     logger.warning("tls_files_not_renewed", reason=str(error))
             _process.used[connection] = runtime
             _process.keep(connection, runtime)
@@ -94,7 +119,7 @@ class Runtime:
         """Return the running pull consumer of the options' group."""
         with self._lock:
             if self._pull_consumer is None:
-                consumer = PullConsumer(self._group, client=self.instance)
+                consumer = _PullConsumer(self._group, client=self.instance)
                 self.call(consumer.start)
                 self._pull_consumer = consumer
             return self._pull_consumer
@@ -113,15 +138,23 @@ class Runtime:
             while self._producers and self._producers[0].client.has_ended:
                 self.submit(self._producers.pop().client.close)
             if not self._producers:
-                producer = Producer(self._group, config=ROW_PRODUCER, client=self._config)
+                producer = _Producer(self._group, config=ROW_PRODUCER, client=self._config)
                 self.call(producer.start)
                 self._producers.append(producer)
             return self._producers[0]
 
     async def _start(self) -> MQClientInstance:
-        instance = MQClientInstance(self._config)
-        await instance.start()
-        return instance
+        pauses = iter(ADDRESS_SERVER_PAUSES)
+        while True:
+            instance = MQClientInstance(self._config)
+            try:
+                await instance.start()
+            except NameServerUnavailableError:
+                if (pause := next(pauses, None)) is None:
+                    raise
+                await anyio.sleep(pause)
+            else:
+                return instance
 
 
 @dataclass

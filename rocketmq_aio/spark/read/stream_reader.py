@@ -17,7 +17,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.errors import ConfigError, NameServerUnavailableError
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
+from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.spark.offsets import Offsets, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.batch_reader import Reader
@@ -81,19 +83,15 @@ class RocketMQStreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def _state(self) -> tuple[Runtime, MicroBatches]:
         """Return the runtime and the state of the query, which survives a failed client."""
-        runtime = Runtime.get(self._options.connection)
-        if self._batches is None or runtime is not self._clients:
-            try:
-                fresh = _micro_batches(runtime, self._options)
-            except NameServerUnavailableError:
-                if self._batches is None or self._clients is None:
-                    raise
-                return self._clients, self._batches  # until the new client reaches one
-            if self._batches is None:
-                self._batches = fresh
-            else:
-                self._batches.reconnect(fresh)
-            self._clients = runtime
+        runtime, last = Runtime.get(self._options.connection), self._clients
+        if self._batches is None:
+            self._batches = _micro_batches(runtime, self._options)
+        elif last is not None and runtime is not last:
+            # A renewed client may lack the routes that the last one has.
+            if not last.instance.has_ended and not runtime.call(_is_reachable, runtime.instance):
+                return last, self._batches
+            self._batches.reconnect(_micro_batches(runtime, self._options))
+        self._clients = runtime
         return runtime, self._batches
 
 
@@ -111,6 +109,17 @@ def _micro_batches(runtime: Runtime, options: ReadOptions) -> MicroBatches:
     store = RemoteOffsetStore(runtime.instance.broker, options.connection.group)
     metadata = Metadata(runtime.instance, runtime.pull_consumer(), options)
     return MicroBatches(metadata, options, store)
+
+
+async def _is_reachable(instance: MQClientInstance) -> bool:
+    """Whether a name server responds."""
+    try:
+        await instance.routes.get(TEMPLATE_TOPIC)
+    except NameServerUnavailableError:
+        return False
+    except RouteNotFoundError:
+        pass
+    return True
 
 
 class RefusedStreamReader(DataSourceStreamReader):

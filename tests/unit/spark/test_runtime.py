@@ -16,7 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError
+from rocketmq_aio.instance import name_servers
+from rocketmq_aio.spark import runtime as runtime_module
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.runtime import MAX_KEPT, Runtime, client_config
 from tests.fakes.tls import CERTIFICATES
@@ -171,6 +173,30 @@ def test_clients_of_a_runtime_are_started_once_and_a_failed_producer_is_replaced
         assert len(runtime._producers) == 1
 
 
+def test_clients_start_while_no_name_server_responds() -> None:
+    runtime = Runtime.get(HERE)
+
+    assert runtime.pull_consumer() is runtime.pull_consumer()
+    assert runtime.producer() is runtime.producer()
+
+
+def test_a_runtime_waits_for_the_address_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[str] = []
+
+    async def fetch(url: str, _: float) -> tuple[str, ...]:
+        requests.append(url)
+        if len(requests) < 3:
+            raise NameServerUnavailableError({url: OSError("connection refused")})
+        return ("127.0.0.1:1",)
+
+    monkeypatch.setattr(name_servers, "fetch_addresses", fetch)
+    monkeypatch.setattr(runtime_module, "ADDRESS_SERVER_PAUSES", (0, 0))
+    runtime = Runtime.get(Connection(name_server="http://localhost:1/list"))
+
+    assert runtime.instance.name_servers.addresses == ("127.0.0.1:1",)
+    assert len(requests) == 3
+
+
 def test_a_connection_has_a_namespace() -> None:
     given = Connection(name_server="127.0.0.1:1", namespace="staging")
 
@@ -206,6 +232,28 @@ def test_replaced_certificate_files_are_read_again(tmp_path: Path) -> None:
     renewed = Runtime.get(given)
     assert renewed is not first
     assert Runtime.get(given) is renewed
+
+
+def test_certificate_files_are_renewed_when_the_address_server_responds_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetch(url: str, _: float) -> tuple[str, ...]:
+        if away:
+            raise NameServerUnavailableError({url: OSError("connection refused")})
+        return ("127.0.0.1:1",)
+
+    monkeypatch.setattr(name_servers, "fetch_addresses", fetch)
+    monkeypatch.setattr(runtime_module, "ADDRESS_SERVER_PAUSES", ())
+    away, trusted = False, tmp_path / "ca.pem"
+    shutil.copy(CERTIFICATES / "localhost.pem", trusted)
+    given = Connection(name_server="http://localhost:1/list", tls=True, tls_ca_file=str(trusted))
+    first = Runtime.get(given)
+    shutil.copy(CERTIFICATES / "elsewhere.pem", trusted)
+
+    away = True
+    assert Runtime.get(given) is first
+    away = False
+    assert Runtime.get(given) is not first
 
 
 def test_an_encrypted_key_is_rejected_without_a_prompt() -> None:

@@ -16,10 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark import RocketMQDataSource, register
 from rocketmq_aio.spark.arrow.columns import SCHEMA
 from rocketmq_aio.spark.offsets import StreamOffset
 from rocketmq_aio.spark.options.source_options import read_options
+from rocketmq_aio.spark.read.batch_reader import RocketMQBatchReader
 from rocketmq_aio.spark.read.stream_reader import RocketMQStreamReader
 from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.source import check_streams
@@ -150,6 +152,22 @@ def test_a_stream_continues_with_a_new_client_after_a_failure() -> None:
         assert cluster.broker.committed(options.connection.group, TOPIC, 0) == 3
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_read_that_starts_while_no_name_server_responds_retries(streaming: bool) -> None:
+    with reading() as here:
+        given = {"nameServer": here.cluster.namesrv, "fetchOffset.retryIntervalMs": "1"}
+        options = read_options({**given, "subscribe": TOPIC}, streaming=streaming)
+        refused = here.cluster.faults.refuse(RequestCode.GET_ROUTEINFO_BY_TOPIC, times=3)
+
+        if streaming:
+            reader = RocketMQStreamReader(options, SCHEMA)
+            reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        else:
+            RocketMQBatchReader(options, SCHEMA).partitions()
+
+        assert refused.count == 3
+
+
 def test_a_stream_keeps_its_client_until_a_renewed_one_reaches_a_name_server() -> None:
     with reading() as here:
         given = {"nameServer": here.cluster.namesrv, "fetchOffset.numRetries": "0"}
@@ -158,6 +176,9 @@ def test_a_stream_keeps_its_client_until_a_renewed_one_reaches_a_name_server() -
         first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         Runtime.get(options.connection)._files = None  # as if the certificate was replaced
         here.stop_name_server()
+        batches = reader._batches
+        assert batches is not None
+        batches._topics = None  # as if a second had passed
 
         assert reader.latestOffset(first, ReadAllAvailable()) == first
 

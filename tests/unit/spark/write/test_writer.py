@@ -272,6 +272,14 @@ async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
     assert stored(cluster) == [b"%d" % number for number in range(10)]
 
 
+async def test_a_task_that_starts_while_no_name_server_responds_retries() -> None:
+    options = WriteOptions(connection=NOWHERE, topic="orders", send_timeout_ms=1, retries=1)
+    task = WriteTask(options, "A" * 20)
+
+    with pytest.raises(WriteError, match=r"10 row.*tries 2 .*NameServerUnavailableError"):
+        await to_thread.run_sync(task.run, batches(1))
+
+
 async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) -> None:
     cluster.faults.refuse(SEND_BATCH, 2, "too busy", times=None)
     # The deadline may end while an attempt is unanswered: then its outcome is unknown.
