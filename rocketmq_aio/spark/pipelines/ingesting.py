@@ -34,6 +34,7 @@ from rocketmq_aio.spark.pipelines.folders import (
     write_text,
 )
 from rocketmq_aio.spark.pipelines.formats import FILE_FORMATS
+from rocketmq_aio.spark.pipelines.progress import logged
 from rocketmq_aio.spark.pipelines.row_counts import mark_sparse
 from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, stream_options
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
@@ -324,7 +325,7 @@ def _wait_for_end(
     queries: list[StreamingQuery], read: BatchSums, stop: Callable[[], bool], report: Report
 ) -> bool:
     """Wait until the queries end; return whether *stop* ended them."""
-    stopped = False
+    stopped, report = False, logged(report)
     with ExitStack() as stopping:  # stops every query, even if one raises or is interrupted
         for query in queries:
             stopping.callback(_stop_query, query)

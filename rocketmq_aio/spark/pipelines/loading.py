@@ -37,7 +37,7 @@ from rocketmq_aio.spark.pipelines.formats import (
     check_columns,
     check_format,
 )
-from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, Watch, watch_jobs
+from rocketmq_aio.spark.pipelines.progress import StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     TopicGrowth,
@@ -179,7 +179,7 @@ def _send(
         stored, found = growth.count()
         problem = f"{error}: of {summary.rows} messages, {found}"
         return replace(summary, sent=stored or 0, interrupted=True, problems=(problem,))
-    except JOB_ERRORS:
+    except Exception:  # also what `stop` raises
         warn("load_stopped", result=f"of {summary.rows} messages, {growth.count()[1]}")
         raise
     problems = growth.problems(sent)

@@ -24,6 +24,8 @@ POLL_SECONDS: Final = 0.3
 JOB_GROUP: Final = "spark.jobGroup.id"
 JOB_ERRORS: Final = (PySparkException, Py4JError)  # the latter: errors that pyspark lets through
 JVM_ENDED: Final = (Py4JNetworkError, ConnectionError)
+# Of requests about jobs; the last one: the session was stopped by another thread.
+NO_STATUS: Final = (Py4JError, ConnectionError, AttributeError)
 
 Watch = Callable[[str], AbstractContextManager[None]]  # `watch_jobs` by step
 
@@ -51,6 +53,7 @@ def watch_jobs(
     *stop* is called only before the block.
 
     :raises StoppedError: *stop* returned True, before the block or when one of its jobs failed
+    :raises BaseException: *stop* raised it; the jobs are cancelled
     """
     if stop():
         raise StoppedError(step, started=False)
@@ -59,20 +62,60 @@ def watch_jobs(
         return
     context, group, done = spark.sparkContext, f"rmq-{uuid.uuid4().hex}", threading.Event()
     context.setJobGroup(group, step)
-    args = (context, group, done, partial(report, step), stop)
+    wanted = _Stop(stop)
+    args = (context, group, done, partial(logged(report), step), wanted)
     watcher = threading.Thread(target=_watch, args=args)
     watcher.start()
     try:
         yield
     except JOB_ERRORS as error:
-        if not stop():
+        if not wanted():
             raise
-        raise StoppedError(step, started=True) from error
+        raise wanted.failure or StoppedError(step, started=True) from error
     finally:
         done.set()
         watcher.join()
-        with suppress(*JVM_ENDED):
+        with suppress(*NO_STATUS):
             context.setLocalProperty(JOB_GROUP, cast("str", None))  # removes the property
+
+
+class _Stop:
+    """`stop` of the caller; after it has raised, it is not called again and counts as True.
+
+    :ivar failure: what it raised, for the thread of the caller
+    """
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self.failure: BaseException | None = None
+        self._stop = stop
+
+    def __call__(self) -> bool:
+        try:
+            return self.failure is not None or self._stop()
+        except BaseException as error:  # of any kind: the jobs have to be cancelled
+            logger.exception("stop_failed", stop=repr(self._stop))
+            self.failure = error
+            return True
+
+
+def logged(report: Report) -> Report:
+    """Return *report* without its errors: the first one is logged, and ends the reports.
+
+    It is the application's code, and a terminal may be gone: what is running is more important.
+    """
+    failed = False
+
+    def call(step: str, done: int, total: int) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            report(step, done, total)
+        except Exception:  # see above
+            failed = True
+            logger.exception("report_failed", report=repr(report))
+
+    return call
 
 
 def _watch(
@@ -82,18 +125,13 @@ def _watch(
     report: Callable[[int, int], None],
     stop: Callable[[], bool],
 ) -> None:
-    with suppress(*JVM_ENDED):  # the jobs raise it themselves
-        tracker = context.statusTracker()
-        while True:
-            is_last, counts = done.wait(POLL_SECONDS), _count_tasks(tracker, group)
-            try:
-                report(*counts)
-            except Exception:  # the application's code; a stop must still cancel the jobs
-                logger.exception("report_failed", report=repr(report))
-                report = partial(no_report, "")
-            if is_last:
-                return
-            if stop():  # repeated, because a job may start after the first call
+    is_last = False
+    while not is_last:
+        is_last = done.wait(POLL_SECONDS)
+        with suppress(*NO_STATUS):  # the jobs raise it themselves
+            report(*_count_tasks(context.statusTracker(), group))
+        if not is_last and stop():  # repeated, because a job may start after the first call
+            with suppress(*NO_STATUS):
                 context.cancelJobGroup(group)
 
 

@@ -18,7 +18,7 @@ from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested, shares
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
+from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, logged
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import (
     Selection,
@@ -153,7 +153,7 @@ class _Replay:
         self._spark = spark
         self._settings = settings
         self._ranges = ranges
-        self._report = report
+        self._report = logged(report)
         self._copied = CopyCounts()
         self._done = {each.queue: each.start for each in ranges}
         self._interrupted = False
@@ -178,7 +178,7 @@ class _Replay:
         """Log the offsets to continue from, which errors do not contain, if the block raises."""
         try:
             yield
-        except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
+        except BaseException:  # also what `stop` raises
             offsets = json.dumps(nested(self._done))
             warn("replay_stopped", sent=self._copied.sent, done_up_to=offsets)
             raise

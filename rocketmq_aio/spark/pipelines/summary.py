@@ -102,7 +102,7 @@ class Summary:
 
 
 class Report(Protocol):
-    """Callback for the progress of a pipeline; called from any thread."""
+    """Callback for the progress of a pipeline; called from any thread, until it raises."""
 
     def __call__(self, step: str, done: int, total: int, /) -> None:
         """Receive that *done* of *total* parts of *step* are done; the total may grow."""

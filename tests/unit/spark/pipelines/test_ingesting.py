@@ -397,6 +397,16 @@ def test_a_signal_after_the_end_of_the_queries_does_not_stop_them(
     assert not wait_for_end(query)
 
 
+def test_a_report_that_raises_does_not_end_an_ingest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(*_: object) -> None:
+        raise BrokenPipeError
+
+    query: Any = Query()
+    monkeypatch.setattr(time, "sleep", lambda _: query._stop())
+
+    assert not ingesting._wait_for_end([query], BatchSums(), bool, report)
+
+
 def test_all_queries_have_one_deadline_for_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingesting, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ingesting, "STOP_SECONDS", 0.0)

@@ -45,7 +45,7 @@ def test_skipped_copies_are_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [PySparkException("lost"), RocketMQError("no"), KeyboardInterrupt()]
+    "error", [PySparkException("lost"), RocketMQError("no"), OSError("stop"), KeyboardInterrupt()]
 )
 def test_a_failed_replay_logs_the_offsets_to_continue_from(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
@@ -87,6 +87,25 @@ def test_a_replay_interrupted_between_two_steps_logs_the_offsets_to_continue_fro
 
     (warning,) = [each for each in caplog.messages if "replay_stopped" in each]
     assert '{"orders": {"broker-a": {"0": 15}}}' in warning.replace("\\", "")
+
+
+def test_a_report_that_raises_does_not_end_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def report(_step: str, done: int, _total: int) -> None:
+        calls.append(done)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(replaying, "TopicGrowth", Growth)
+    monkeypatch.setattr(replaying, "STEP_OFFSETS", 10)
+    monkeypatch.setattr(replaying._Replay, "_send", lambda *_: CopyCounts(sent=10))
+    no_spark: Any = None
+    ranges = [Range("orders", "broker-a", 0, 5, 25)]
+    job = replaying._Replay(no_spark, replace(SETTINGS, rate=None), ranges, report)
+    job.send_all(bool)
+
+    assert job.summary(dry_run=False, seconds=0.0).sent == 20
+    assert calls == [10]
 
 
 @pytest.mark.parametrize(

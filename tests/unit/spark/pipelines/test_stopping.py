@@ -33,10 +33,10 @@ TIMEOUT = 60.0
 class Context:
     """A SparkContext whose jobs of a group can be cancelled."""
 
-    def __init__(self, *, jvm_ended: bool = False) -> None:
+    def __init__(self, *, status_error: Exception | None = None) -> None:
         self.group: str | None = None
         self.cancelled = threading.Event()
-        self.jvm_ended = jvm_ended
+        self.status_error = status_error
 
     def setJobGroup(self, group: str, _: str) -> None:  # noqa: N802
         self.group = group
@@ -53,8 +53,8 @@ class Context:
         self.cancelled.set()
 
     def _ask_jvm(self) -> None:
-        if self.jvm_ended:
-            raise Py4JNetworkError("connection refused")
+        if self.status_error is not None:
+            raise self.status_error
 
 
 def session(context: Context) -> Any:  # noqa: ANN401
@@ -77,6 +77,29 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     assert stopped.value.started
 
 
+def test_a_stop_cancels_jobs_whose_tasks_cannot_be_counted() -> None:
+    context, stop = Context(status_error=Py4JError("no such stage")), threading.Event()
+
+    def work() -> None:
+        with watch_jobs(session(context), "writing", no_report, stop.is_set):
+            stop.set()
+            assert context.cancelled.wait(TIMEOUT)
+            raise Py4JError("cancelled")
+
+    with pytest.raises(StoppedError):
+        work()
+
+
+def test_a_session_stopped_by_another_thread_is_a_job_failure() -> None:
+    context = Context(status_error=AttributeError("'NoneType' object has no attribute"))
+
+    with (
+        pytest.raises(Py4JError, match="shut down"),
+        watch_jobs(session(context), "writing", no_report, lambda: False),
+    ):
+        raise Py4JError("SparkContext was shut down")
+
+
 def test_a_report_that_raises_does_not_prevent_a_stop() -> None:
     context, stop, reported = Context(), threading.Event(), threading.Event()
 
@@ -93,6 +116,28 @@ def test_a_report_that_raises_does_not_prevent_a_stop() -> None:
 
     with pytest.raises(StoppedError):
         work()
+
+
+@pytest.mark.parametrize("failure", [ValueError("no such file"), SystemExit(3)])
+def test_a_stop_that_raises_cancels_the_jobs_and_is_raised(failure: BaseException) -> None:
+    context, begun = Context(), threading.Event()
+
+    def stop() -> bool:
+        if begun.is_set():
+            begun.clear()  # raises once
+            raise failure
+        return False
+
+    def work() -> None:
+        with watch_jobs(session(context), "writing", no_report, stop):
+            begun.set()
+            assert context.cancelled.wait(TIMEOUT)
+            raise PySparkException("cancelled")
+
+    with pytest.raises(type(failure)) as raised:
+        work()
+
+    assert raised.value is failure
 
 
 def test_no_step_starts_after_a_stop() -> None:
@@ -118,10 +163,10 @@ def test_a_job_failure_without_a_stop_is_raised() -> None:
 
 
 def test_a_jvm_ended_by_the_signal_stops_the_step() -> None:
-    stop = threading.Event()
+    context, stop = Context(status_error=Py4JNetworkError("refused")), threading.Event()
 
     def work() -> None:
-        with watch_jobs(session(Context(jvm_ended=True)), "writing", no_report, stop.is_set):
+        with watch_jobs(session(context), "writing", no_report, stop.is_set):
             stop.set()
             raise Py4JNetworkError("connection refused")
 
@@ -200,7 +245,7 @@ def test_a_stopped_load_has_a_summary_while_brokers_do_not_answer(
     )
 
 
-@pytest.mark.parametrize("error", [PySparkException("lost"), Py4JError("lost")])
+@pytest.mark.parametrize("error", [PySparkException("lost"), Py4JError("lost"), OSError("stop")])
 def test_a_failed_load_logs_what_is_stored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
