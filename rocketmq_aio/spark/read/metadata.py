@@ -245,17 +245,24 @@ class Metadata:
         return result
 
     async def group_members(self, topics: Iterable[str]) -> set[str] | None:
-        """Return the client ids of the live members of the group; None if no master is known."""
+        """Return the client ids of the live members of the group; None if no master responds.
+
+        Members are registered with all brokers.
+        """
         group = self._options.connection.group
 
-        async def member_ids(address: str) -> list[str]:
+        async def member_ids(address: str) -> list[str] | None:
             consumer_ids = partial(self.instance.broker.consumer_ids_at, group, address)
-            return await self._retry(address, consumer_ids)
+            try:
+                return await self._retry(address, consumer_ids)
+            except RETRYABLE:
+                return None
 
         routes = map(self.instance.routes.known, topics)
         masters = {each for route in routes if route is not None for each in route.masters}
-        found = await _gather(sorted(masters), member_ids)
-        return {each for ids in found.values() for each in ids} if found else None
+        found = (await _gather(sorted(masters), member_ids)).values()
+        known = [ids for ids in found if ids is not None]
+        return {each for ids in known for each in ids} if known else None
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
         """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""

@@ -980,6 +980,23 @@ async def test_nothing_is_committed_before_a_broker_was_asked_for_members() -> N
         assert cluster.broker.committed(GROUP, TOPIC, 0) is None
 
 
+async def test_an_unavailable_broker_does_not_end_a_stream_that_commits() -> None:
+    body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
+    held = StreamOffset(end={queue(0): 1, queue(0, "broker-b"): 0})
+    async with FakeCluster(2, topics={TOPIC: 1}) as cluster:
+        cluster.broker.create_group(GROUP)
+        put(cluster.broker, 1)
+        await cluster.brokers[1].stop()
+        async with driving(cluster, commitOffsets="true") as driver:
+            assert await driver.end_after(held) is held
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+        cluster.faults.handle("members", Response(body=body), times=None)
+        async with driving(cluster, commitOffsets="true") as driver:
+            with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
+                await driver.end_after(held)
+
+
 # --- rate limits --------------------------------------------------------------------------------
 
 QUEUES = st.tuples(st.sampled_from("AB"), st.just("a"), st.integers(0, 40))
