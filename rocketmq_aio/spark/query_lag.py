@@ -139,8 +139,7 @@ def _offset(value: object) -> StreamOffset | None:
     """Return an offset of this source; None for other sources, such as a Kafka topic ``end``."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+        is_own = isinstance(found, dict) and found.get("v") == VERSION and "end" in found
+        return StreamOffset.from_json(found) if is_own else None
+    except ValueError:  # no JSON, or a `ConfigError`
         return None
-    if not isinstance(found, dict) or found.get("v") != VERSION or "end" not in found:
-        return None
-    return StreamOffset.from_json(found)

@@ -33,6 +33,7 @@ def progress(*sources: dict[str, Any]) -> dict[str, Any]:
 
 OTHER = {"description": "rate", "endOffset": "17", "latestOffset": "18"}
 KAFKA = {"endOffset": '{"end":{"0":17}}', "latestOffset": '{"end":{"0":18}}'}  # a topic "end"
+NUMBERED = {"endOffset": '{"v":1,"end":17}', "latestOffset": '{"v":1,"end":18}'}
 BEHIND = progress(OTHER, source({"0": 5, "1": 7}, {"0": 9, "1": 7}))
 
 
@@ -61,7 +62,9 @@ def test_a_queue_that_two_sources_read_has_the_lag_of_the_later_one() -> None:
     assert query_lag(progress(*sources)).total == 6
 
 
-@pytest.mark.parametrize("other", [OTHER, KAFKA, {}, {"endOffset": None, "latestOffset": None}])
+@pytest.mark.parametrize(
+    "other", [OTHER, KAFKA, NUMBERED, {}, {"endOffset": None, "latestOffset": None}]
+)
 def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
     assert query_lag(progress(other)).queues == {}
 
