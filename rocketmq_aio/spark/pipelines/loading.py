@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,7 @@ STRICT: Final = {
 }
 NO_SCHEMA: Final = "UNABLE_TO_INFER_SCHEMA"
 INFERENCE: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
+_inference: Final = threading.Lock()  # of the setting: threads share a session
 SHOWN_CHARACTERS: Final = 40  # of an invalid value, in the error
 WITH_NULLS: Final = {"ignoreNullFields": "false"}
 DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
@@ -207,12 +209,13 @@ def _read_rows(spark: SparkSession, settings: LoadSettings) -> DataFrame:
     if WHOLE_ROW in settings.columns.values() or settings.format not in FILE_FORMATS:
         return reader.load(settings.path)
     # A partition column such as keys=007 is text; as a number it would lose the zeros.
-    before = spark.conf.get(INFERENCE)
-    spark.conf.set(INFERENCE, "false")
-    try:
-        schema = reader.load(settings.path).schema
-    finally:
-        spark.conf.set(INFERENCE, str(before))
+    with _inference:
+        before = spark.conf.get(INFERENCE)
+        spark.conf.set(INFERENCE, "false")
+        try:
+            schema = reader.load(settings.path).schema
+        finally:
+            spark.conf.set(INFERENCE, str(before))
     return reader.schema(schema).load(settings.path)
 
 

@@ -21,7 +21,12 @@ from rocketmq_aio.spark.pipelines.summary import Report, no_report
 logger = get_logger(__name__)
 
 POLL_SECONDS: Final = 0.3
-JOB_GROUP: Final = "spark.jobGroup.id"
+# Set by `setJobGroup` for the jobs of a thread.
+JOB_PROPERTIES: Final = (
+    "spark.jobGroup.id",
+    "spark.job.description",
+    "spark.job.interruptOnCancel",
+)
 JOB_ERRORS: Final = (PySparkException, Py4JError)  # the latter: errors that pyspark lets through
 JVM_ENDED: Final = (Py4JNetworkError, ConnectionError)
 # Of requests about jobs; the last one: the session was stopped by another thread.
@@ -61,6 +66,7 @@ def watch_jobs(
         yield
         return
     context, group, done = spark.sparkContext, f"rmq-{uuid.uuid4().hex}", threading.Event()
+    before = {name: context.getLocalProperty(name) for name in JOB_PROPERTIES}
     context.setJobGroup(group, step)
     wanted = _Stop(stop)
     args = (context, group, done, partial(logged(report), step), wanted)
@@ -76,7 +82,8 @@ def watch_jobs(
         done.set()
         watcher.join()
         with suppress(*NO_STATUS):
-            context.setLocalProperty(JOB_GROUP, cast("str", None))  # removes the property
+            for name, value in before.items():
+                context.setLocalProperty(name, cast("str", value))  # None removes it
 
 
 class _Stop:

@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, sending
+from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, progress, sending
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSettings, DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSettings, export
 from rocketmq_aio.spark.pipelines.loading import LoadSettings, LoadSummary, load
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.selection import Selection
-from rocketmq_aio.spark.pipelines.summary import no_report
+from rocketmq_aio.spark.pipelines.summary import Report, no_report
 from rocketmq_aio.spark.pipelines.target import Target
 
 CONNECTION = Connection(name_server="127.0.0.1:1")
@@ -35,14 +35,21 @@ class Context:
 
     def __init__(self, *, status_error: Exception | None = None) -> None:
         self.group: str | None = None
+        self.properties: dict[str, str | None] = {}
         self.cancelled = threading.Event()
         self.status_error = status_error
 
-    def setJobGroup(self, group: str, _: str) -> None:  # noqa: N802
+    def setJobGroup(self, group: str, description: str) -> None:  # noqa: N802
         self.group = group
+        self.properties |= {"spark.jobGroup.id": group, "spark.job.description": description}
+        self.properties["spark.job.interruptOnCancel"] = "false"
 
-    def setLocalProperty(self, *_: object) -> None:  # noqa: N802
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+        return self.properties.get(name)
+
+    def setLocalProperty(self, name: str, value: str | None) -> None:  # noqa: N802
         self._ask_jvm()
+        self.properties[name] = value
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802
         self._ask_jvm()
@@ -90,6 +97,74 @@ def test_a_stop_cancels_jobs_whose_tasks_cannot_be_counted() -> None:
         work()
 
 
+@pytest.mark.parametrize(
+    ("remote", "report", "stop"), [(True, print, lambda: False), (False, no_report, bool)]
+)
+def test_jobs_are_not_watched_over_spark_connect_and_without_callbacks(
+    monkeypatch: pytest.MonkeyPatch, remote: bool, report: Report, stop: Callable[[], bool]
+) -> None:
+    monkeypatch.setattr(progress, "is_remote", lambda: remote)
+    done = []
+
+    with watch_jobs(NO_SPARK, "writing", report, stop):
+        done.append("writing")
+
+    assert done == ["writing"]
+
+
+@pytest.mark.parametrize("given", [{"stop": lambda: False}, {"report": lambda *_: None}])
+def test_one_callback_is_enough_to_watch_jobs(given: dict[str, Any]) -> None:
+    context = Context()
+
+    with watch_jobs(session(context), "writing", **given):
+        assert context.group is not None
+
+
+def test_jobs_are_reported_until_the_end_of_the_block_and_not_cancelled_without_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.001)
+    context, third, before = Context(), threading.Event(), threading.active_count()
+    calls: list[tuple[str, int, int]] = []
+
+    def report(*args: Any) -> None:  # noqa: ANN401 - those of `Report`
+        calls.append(args)
+        if len(calls) == 3:
+            third.set()
+
+    with watch_jobs(session(context), "writing", report, lambda: False):
+        assert third.wait(TIMEOUT)
+
+    assert set(calls) == {("writing", 0, 0)}
+    assert not context.cancelled.is_set()
+    assert threading.active_count() == before
+
+
+def test_tasks_of_known_jobs_and_stages_are_counted_once() -> None:
+    jobs = {1: SimpleNamespace(stageIds=[1, 2]), 2: SimpleNamespace(stageIds=[2, 3])}
+    stages = {
+        1: SimpleNamespace(numCompletedTasks=4, numTasks=4),
+        2: SimpleNamespace(numCompletedTasks=1, numTasks=8),
+    }
+    tracker: Any = SimpleNamespace(
+        getJobIdsForGroup={"mine": [1, 2, 3]}.__getitem__,
+        getJobInfo=jobs.get,
+        getStageInfo=stages.get,
+    )
+
+    assert progress._count_tasks(tracker, "mine") == (5, 12)
+
+
+def test_a_step_leaves_the_job_group_of_the_application() -> None:
+    context, mine = Context(), {"spark.jobGroup.id": "mine", "spark.job.description": "nightly"}
+    context.properties |= mine
+
+    with watch_jobs(session(context), "writing", no_report, lambda: False):
+        assert context.properties["spark.jobGroup.id"] == context.group != "mine"
+
+    assert context.properties == {**mine, "spark.job.interruptOnCancel": None}
+
+
 def test_a_session_stopped_by_another_thread_is_a_job_failure() -> None:
     context = Context(status_error=AttributeError("'NoneType' object has no attribute"))
 
@@ -100,7 +175,9 @@ def test_a_session_stopped_by_another_thread_is_a_job_failure() -> None:
         raise Py4JError("SparkContext was shut down")
 
 
-def test_a_report_that_raises_does_not_prevent_a_stop() -> None:
+def test_a_report_that_raises_is_logged_and_does_not_prevent_a_stop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     context, stop, reported = Context(), threading.Event(), threading.Event()
 
     def report(*_: object) -> None:
@@ -111,15 +188,19 @@ def test_a_report_that_raises_does_not_prevent_a_stop() -> None:
         with watch_jobs(session(context), "writing", report, stop.is_set):
             assert reported.wait(TIMEOUT)
             stop.set()
-            assert context.cancelled.wait(5)
+            assert context.cancelled.wait(TIMEOUT)
             raise Py4JError("cancelled")
 
     with pytest.raises(StoppedError):
         work()
 
+    assert caplog.text.count("report_failed") == 1
+
 
 @pytest.mark.parametrize("failure", [ValueError("no such file"), SystemExit(3)])
-def test_a_stop_that_raises_cancels_the_jobs_and_is_raised(failure: BaseException) -> None:
+def test_a_stop_that_raises_cancels_the_jobs_and_is_raised(
+    caplog: pytest.LogCaptureFixture, failure: BaseException
+) -> None:
     context, begun = Context(), threading.Event()
 
     def stop() -> bool:
@@ -138,6 +219,7 @@ def test_a_stop_that_raises_cancels_the_jobs_and_is_raised(failure: BaseExceptio
         work()
 
     assert raised.value is failure
+    assert "stop_failed" in caplog.text
 
 
 def test_no_step_starts_after_a_stop() -> None:
