@@ -111,6 +111,13 @@ def test_the_last_of_duplicate_properties_wins() -> None:
     assert row["properties"] == {"A": "two", "TAGS": "x"}
 
 
+def test_duplicate_properties_are_found_in_rows_of_different_lengths() -> None:
+    properties = [b"A\x01one\x02", b"", b"A\x01two\x02A\x01three\x02"]
+    messages = decoded(*[Stored(properties=each) for each in properties])
+
+    assert [row["properties"] for row in rows_of(messages)] == [{"A": "one"}, {}, {"A": "three"}]
+
+
 @pytest.mark.parametrize(
     ("text", "priority"),
     [

@@ -59,7 +59,9 @@ async def test_a_batch_read_includes_all_messages_stored_before_it(
         # Messages stored later are not waited for: 1600 - 600 is where the log ended at first.
         with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
             assert await planned_end(driver) == 3
-        assert sum("waiting_for_index" in record.getMessage() for record in caplog.records) == 1
+        (warning,) = [each for each in caplog.messages if "waiting_for_index" in each]
+        assert "broker-a" in warning
+        assert "behind_bytes=300" in warning
 
 
 async def test_available_now_includes_all_messages_stored_before_it() -> None:
@@ -76,6 +78,58 @@ async def test_available_now_includes_all_messages_stored_before_it() -> None:
         end = await driver.end_after(START)
 
         assert driver.ranges(START, end) == {queue(0): (0, 2)}
+
+
+async def test_an_index_that_is_complete_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        cluster.faults.handle(RequestCode.GET_BROKER_RUNTIME_INFO, runtime(1000, 0), times=None)
+
+        await planned_end(driver)
+
+        assert len(cluster.broker.requests_of(RequestCode.GET_BROKER_RUNTIME_INFO)) == 1
+        assert "waiting_for_index" not in caplog.text
+
+
+async def test_the_wait_for_the_index_ends_when_a_truncated_log_is_indexed() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        for end, behind in ((1000, 300), (200, 0)):
+            cluster.faults.handle(
+                RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, end, behind)
+            )
+
+        assert await planned_end(driver) == 2
+
+
+async def test_pauses_of_the_wait_double_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def log(*_: object) -> tuple[int, int]:
+        return 1000, 0 if len(pauses) == 7 else 300
+
+    monkeypatch.setattr(queue_index, "_log", log)
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        monkeypatch.setattr(anyio, "sleep", sleep)
+        await queue_index._wait(driver.instance, "broker-a")
+
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+async def test_a_broker_without_a_master_is_not_waited_for() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await queue_index.wait_indexed(driver.instance, [queue(0, "nowhere")])
+
+        assert not cluster.broker.requests_of(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 async def test_a_read_with_fixed_ends_does_not_wait_for_the_index() -> None:
@@ -115,7 +169,9 @@ async def test_the_wait_for_the_index_is_bounded_and_its_timeout_is_logged(
 
         with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
             assert await planned_end(driver) == 2
-        assert any("index_behind" in record.getMessage() for record in caplog.records)
+        (warning,) = [each for each in caplog.messages if "index_behind" in each]
+        assert "broker-a" in warning
+        assert "behind_bytes=300" in warning
 
 
 async def test_the_growth_of_topics_counts_all_messages_stored_before() -> None:
