@@ -72,7 +72,7 @@ class _Reasons:
         confirmed = [each for each in history.commits if each.confirmed is not None]
         confirmed.sort(key=lambda commit: commit.confirmed or 0.0)
         self._commits = by_queue(confirmed, lambda c: GroupQueue(c.group, c.queue))
-        self._in_flight = self._commits_at_kills()
+        self._in_flight = self._commits_of_the_gone()
         self._copies = copies(history)
         self._sends: dict[str, list[Sent]] = defaultdict(list)
         for sent in history.sends:
@@ -194,8 +194,9 @@ class _Reasons:
         """Return the commit from which the epoch of *each* started.
 
         Members that both believe to own the queue may commit at the same time, and a former owner
-        until the new one has read the offset.  What a killed member sent may arrive later.  The
-        broker may have stored any of those commits last, so the lowest counts.
+        until the new one has read the offset.  What a member sent that was killed, or left without
+        a response, may arrive later.  The broker may have stored any of those commits last, so the
+        lowest counts.
         """
         commits = self._commits.get(GroupQueue(each.group, each.queue), [])
         end = bisect_right(commits, begun, key=_confirmed)
@@ -230,12 +231,16 @@ class _Reasons:
                 note(each.queue, each.at)
         return found
 
-    def _commits_at_kills(self) -> dict[GroupQueue, list[Commit]]:
-        """Return the commits that were not confirmed when their process was killed."""
+    def _commits_of_the_gone(self) -> dict[GroupQueue, list[Commit]]:
+        """Return the commits that were not confirmed when their member was killed or left.
+
+        The network delivers what it holds of a closed connection.
+        """
         history = self._history
         killed = {fault.target for fault in history.faults if fault.kind == "kill"}
-        members = {c for c, member in history.members.items() if member.process in killed}
-        open_ = [c for c in history.commits if c.confirmed is None and c.consumer in members]
+        gone = {c for c, member in history.members.items() if member.process in killed}
+        gone.update(history.left)
+        open_ = [c for c in history.commits if c.confirmed is None and c.consumer in gone]
         return by_queue(open_, lambda c: GroupQueue(c.group, c.queue))
 
     def _is_refused(self, before: Reception, at: float) -> bool:

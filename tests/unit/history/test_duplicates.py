@@ -120,6 +120,10 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "kill",
         moved(commits=in_flight(14, offset=0) + confirmed(15), faults=fault("kill", "p1")),
     ),
+    "a commit of a member that left, which arrives later": (
+        "rebalance",
+        moved(commits=in_flight(14, offset=0) + confirmed(15), left={"c1": 16.0}),
+    ),
     "a commit that was too late": ("rebalance", moved(commits=confirmed(17.8))),
     "a broker that lost the commit": (
         "broker",
