@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.embedded.broker import pull as pull_processor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response, resolve
+from rocketmq_aio.errors import AuthError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.offsets import LogMark, Range
@@ -83,8 +84,9 @@ class Instant:
         )
 
 
-def instant_fetcher(pulls: Instant, wanted: Range) -> Fetcher:
-    options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
+def instant_fetcher(pulls: Instant, wanted: Range, **settings: Any) -> Fetcher:  # noqa: ANN401
+    connection = Connection(name_server="127.0.0.1:1")
+    options = ReadOptions(connection=connection, subscribe=(TOPIC,), **settings)
 
     async def is_gone(*_: object) -> bool:
         return False
@@ -507,6 +509,45 @@ def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) 
     assert [(offset, len(body)) for _, offset, body in got] == [(n, 20_000_000) for n in range(4)]
 
 
+async def test_responses_fetched_again_leave_the_limit_of_the_buffer_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetcher_module, "MAX_BUFFERED_BYTES", 1000)
+    pulls = Instant(400)
+    fetch = instant_fetcher(pulls, within(0, 10**6))
+    (cursor,) = fetch._cursors
+    again = await fetch.refetch(cursor, 0, 96)
+    assert [(each.start, each.end) for each in again] == [(0, 32), (32, 64), (64, 96)]
+    async with create_task_group() as tasks:
+        tasks.start_soon(fetch.run)
+        await wait_all_tasks_blocked()
+        assert fetch._buffered_bytes >= 1000
+        assert sum(len(each.results) for each in fetch._segments) * 400 == fetch._buffered_bytes
+        tasks.cancel_scope.cancel()
+
+
+async def test_responses_without_matches_enlarge_the_segments() -> None:
+    class NoMatch(Instant):
+        async def pull(self, _queue: object, offset: int, *_: object, **__: object) -> Any:  # noqa: ANN401
+            await asyncio.sleep(0)
+            self.count += 1
+            return RawPull(
+                status=PullStatus.NO_MATCH,
+                body=b"",
+                offset_delta=0,
+                next_offset=offset + 1000,
+                min_offset=0,
+                max_offset=10**9,
+            )
+
+    pulls = NoMatch(0)
+    fetch = instant_fetcher(pulls, within(0, 200_000), sub_expression="paid")
+    with fail_after(10):
+        await fetch.run()
+    # Each response is wanted once, except those of the first segments of all workers.
+    assert pulls.count <= 200 + 2 * ReadOptions.pull_window
+
+
 async def test_a_pull_cancelled_by_foreign_code_fails_the_task() -> None:
     class Cancelled(Instant):
         async def pull(
@@ -518,6 +559,21 @@ async def test_a_pull_cancelled_by_foreign_code_fails_the_task() -> None:
 
     fetch = instant_fetcher(Cancelled(100), within(0, 100))
     with fail_after(10), pytest.raises(asyncio.CancelledError):
+        await fetch.run()
+
+
+async def test_an_error_ends_the_workers_that_wait_for_the_reader() -> None:
+    class Denied(Instant):
+        async def pull(
+            self, _queue: object, offset: int, count: int, *_: object, **__: object
+        ) -> Any:  # noqa: ANN401
+            if offset == 0:
+                await wait_all_tasks_blocked()  # the others have read as far ahead as they may
+                raise AuthError(ResponseCode.NO_PERMISSION, "denied")
+            return await super().pull(_queue, offset, count)
+
+    fetch = instant_fetcher(Denied(100), within(0, 10**6))
+    with fail_after(10), pytest.raises(ReadError, match="denied"):
         await fetch.run()
 
 
