@@ -1,8 +1,7 @@
 """Nouns of ``rmq``: their verbs are made from the methods of the parts of `AdminClient`.
 
 A public method is a verb: its parameters are arguments and options, its docstring is the help.
-Methods whose docstring does not begin with "Return" change something: they ask before they run
-unless `SAFE` names them.
+Methods that `CHANGING` names, also by their first word, change something: they ask before they run.
 """
 
 from __future__ import annotations
@@ -85,6 +84,10 @@ RESULTS: Final = "rocketmq_aio.admin."  # modules of results
 TABLES: Final = "dict[str, dict[str, str]]"
 ROWS: Final = ("list[", "tuple[", TABLES)
 SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
+CHANGING: Final = frozenset(
+    "add clean clone consume_directly copy delete dispatch elect limit put remap remove reset roll "
+    "set skip switch unlimit update wipe".split()
+)
 NAMED: Final = {  # kinds of names by parameter
     "topic": "topic",
     "parent": "topic",
@@ -270,8 +273,9 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     """Make the command *shown* of a method."""
     verb, name = VERBS.get(f"{noun} {shown}", Verb()), method.__name__
     given = parameters(method)
-    is_read = (inspect.getdoc(method) or "").startswith("Return ")
-    is_change = bool(verb.action) or not (is_read or name.partition("_")[0] in SAFE)
+    words = {name, name.partition("_")[0]}
+    is_read = not words & (SAFE | CHANGING)
+    is_change = bool(verb.action or words & CHANGING)
     returned = str(get_type_hints(method).get("return", ""))
     is_rows = returned.startswith("dict[") and RESULTS in returned
     if returned.startswith(TABLES) and not verb.columns:

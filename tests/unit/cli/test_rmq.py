@@ -639,6 +639,16 @@ def test_every_command_has_help_and_no_option_for_secrets() -> None:
     assert not {name for name, options in names.items() if options & secrets}
 
 
+def test_a_method_returns_something_or_begins_with_a_word_of_changes() -> None:
+    parts = {part: getattr(nouns.ADMIN, part) for part, _ in nouns.NOUNS.values()}
+    names = [(each, name) for each in parts.values() for name in nouns.methods(each)]
+
+    reads = {name for part, name in names if getattr(part, name).__doc__.startswith("Return ")}
+    words = {name: {name, name.split("_")[0]} for _, name in names}
+    assert reads == {name for name in words if not words[name] & (nouns.SAFE | nouns.CHANGING)}
+    assert set().union(*words.values()) >= nouns.SAFE | nouns.CHANGING
+
+
 def test_a_setting_that_is_not_given_is_not_changed() -> None:
     enabled = {
         name: param

@@ -364,6 +364,19 @@ def test_closed_standard_streams_are_the_null_device(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="starts a shell")
+@pytest.mark.parametrize(("verb", "code"), [("list", 0), ("delete orders", 2)])
+def test_without_docstrings_commands_that_change_something_ask_and_others_do_not(
+    cluster: EmbeddedCluster, verb: str, code: int
+) -> None:
+    shell = f"{SHELL} topic {verb} -o json <&-".replace(" -c ", " -OO -c ", 1)
+    ended = subprocess.run(["sh", "-c", shell], capture_output=True, check=False)
+
+    assert ended.returncode == code, ended.stderr
+    assert (b"--yes: is needed" in ended.stderr) is (code == 2)
+    assert b"orders" in ended.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="starts a shell")
 def test_pipes_get_utf8_whatever_the_locale_is(rmq: Rmq) -> None:
     rmq("produce", "orders", given="\u4f60\u597d\n")
     ended = subprocess.run(
