@@ -14,7 +14,7 @@ from typing import Final, NoReturn, Self
 import anyio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
+from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
 from rocketmq_aio.instance.client_instance import (
     MAKE_ANOTHER,
     MQClientInstance,
@@ -22,7 +22,6 @@ from rocketmq_aio.instance.client_instance import (
     other_loop_error,
 )
 from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
-from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import check_group
 from rocketmq_aio.remoting.background_tasks import in_background_task
@@ -252,11 +251,8 @@ class ClientBase:
         return self._state is State.CLOSED and self._failure is None
 
     async def _check_reachable(self) -> None:
-        """Fetch a route, so that `start` fails with a wrong address."""
-        try:
-            await self._instance.routes.get(TEMPLATE_TOPIC)
-        except RouteNotFoundError:
-            logger.debug("no_template_topic", topic=TEMPLATE_TOPIC)
+        """Let `start` fail with a wrong address."""
+        await self._instance.routes.check_reachable()
 
     def __reduce__(self) -> NoReturn:
         raise copy_error(self)

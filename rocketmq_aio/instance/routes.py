@@ -316,6 +316,13 @@ class RouteTable:
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
+    async def check_reachable(self) -> None:
+        """Raise NameServerUnavailableError if no name server responds."""
+        try:
+            await self.get(TEMPLATE_TOPIC)
+        except RouteNotFoundError:
+            logger.debug("no_template_topic", topic=TEMPLATE_TOPIC)
+
     async def fetch(self, topic: str) -> TopicRoute:
         """Fetch the route from a name server; errors as `get`, which keep the cached route.
 

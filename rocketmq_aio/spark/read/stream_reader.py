@@ -17,9 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
-from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError
 from rocketmq_aio.spark.offsets import Offsets, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.batch_reader import Reader
@@ -87,9 +85,11 @@ class RocketMQStreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvaila
         if self._batches is None:
             self._batches = _micro_batches(runtime, self._options)
         elif last is not None and runtime is not last:
-            # A renewed client may lack the routes that the last one has.
-            if not last.instance.has_ended and not runtime.call(_is_reachable, runtime.instance):
-                return last, self._batches
+            if not last.instance.has_ended:
+                try:
+                    runtime.call(runtime.instance.routes.check_reachable)
+                except NameServerUnavailableError:  # it lacks routes that the last client may have
+                    return last, self._batches
             self._batches.reconnect(_micro_batches(runtime, self._options))
         self._clients = runtime
         return runtime, self._batches
@@ -109,17 +109,6 @@ def _micro_batches(runtime: Runtime, options: ReadOptions) -> MicroBatches:
     store = RemoteOffsetStore(runtime.instance.broker, options.connection.group)
     metadata = Metadata(runtime.instance, runtime.pull_consumer(), options)
     return MicroBatches(metadata, options, store)
-
-
-async def _is_reachable(instance: MQClientInstance) -> bool:
-    """Whether a name server responds."""
-    try:
-        await instance.routes.get(TEMPLATE_TOPIC)
-    except NameServerUnavailableError:
-        return False
-    except RouteNotFoundError:
-        pass
-    return True
 
 
 class RefusedStreamReader(DataSourceStreamReader):
